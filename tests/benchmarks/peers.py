@@ -21,12 +21,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 
 FOLDER = Path(__file__).parent
 ALLOCATOR = ("MALLOC_", "LD_PRELOAD", "PYTHONMALLOC")  # variables that start so are taken away
@@ -44,16 +45,6 @@ class Workload:
     hashed: bool
     steps: int
     contestants: dict[str, tuple[str, ...]]
-    trains: bool = True
-
-    def of(self, names: str | None) -> "Workload":
-        """With these contestants only, separated by commas; None for all."""
-        chosen = {
-            label: command
-            for label, command in self.contestants.items()
-            if names is None or command[1] in names.split(",")
-        }
-        return replace(self, contestants=chosen)
 
 
 PRETRAINED = (
@@ -120,15 +111,6 @@ WORKLOADS = {
         hashed=False,
         steps=1,
         contestants=SAMPLERS,
-        trains=False,
-    ),
-    "sampling": Workload(
-        title="sampling alone, every response different, model with 2 heads of 32",
-        overrides=(*DIFFERENT, HEADS),
-        hashed=True,
-        steps=4,
-        contestants=SAMPLERS,
-        trains=False,
     ),
     "sampling_miniature": Workload(
         title="sampling alone on the miniature, 128 responses at a time, model with 2 heads of 32",
@@ -136,7 +118,6 @@ WORKLOADS = {
         hashed=False,
         steps=8,
         contestants=SAMPLERS,
-        trains=False,
     ),
 }
 
@@ -150,7 +131,6 @@ class Contestant:
     log: Path
     start_cpu: float = 0.0
     rounds: list[dict[str, Any]] = field(default_factory=list)
-    profiled: dict[str, Any] = field(default_factory=dict)
     failed: str = ""
 
     def answer(self) -> dict[str, Any]:
@@ -164,9 +144,9 @@ class Contestant:
             return {}
         return json.loads(line)
 
-    def make(self, steps: int, profile: bool = False) -> dict[str, Any]:
+    def make(self, steps: int) -> dict[str, Any]:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"steps": steps, "profile": profile}) + "\n")
+        self.process.stdin.write(f"{steps}\n")
         self.process.stdin.flush()
         return self.answer()
 
@@ -230,7 +210,6 @@ def measure(
             contestant.rounds.append(contestant.make(workload.steps))
         print(f"  round {turn + 1} of {rounds}", flush=True)
     for contestant in running:
-        contestant.profiled = contestant.make(workload.steps, profile=True)
         contestant.end()
     return found
 
@@ -254,8 +233,7 @@ def gradients(workload: Workload, folder: Path) -> dict[str, float]:
 def row(contestant: Contestant, first: Contestant, steps: int) -> dict[str, Any]:
     """The numbers of one contestant: medians over rounds, and ratios to the first, round by round.
 
-    sampling and training: response tokens per processor second. outside: share of a step that is
-    neither a matrix product nor attention, under the profiler.
+    sampling and training: response tokens per processor second.
     """
     if contestant.failed:
         return {"contestant": contestant.label, "failed": contestant.failed}
@@ -278,7 +256,6 @@ def row(contestant: Contestant, first: Contestant, steps: int) -> dict[str, Any]
         "tokens_per_step": statistics.mean(r["tokens"] for r in rounds) / steps,
         "peak_mb": rounds[-1]["peak_bytes"] / 1e6,
         "start_cpu_seconds": contestant.start_cpu,
-        "outside": 1 - contestant.profiled["products"] / contestant.profiled["seconds"],
     }
 
 
@@ -297,33 +274,6 @@ def checked(rows: list[dict[str, Any]], apart: dict[str, float]) -> list[str]:
     ]
 
 
-COLUMNS = {
-    "program": "{contestant}",
-    "steps/s": "{steps_per_second:.3g}",
-    "time ÷ ours": "{times_ours:.2f}",
-    "range": "{times_ours_range[0]:.2f}–{times_ours_range[1]:.2f}",
-    "sampled tokens/s": "{sampled_per_second:,.0f}",
-    "trained tokens/s": "{trained_per_second:,.0f}",
-    "tokens per step": "{tokens_per_step:.0f}",
-    "peak, MB": "{peak_mb:.0f}",
-    "start-up, s": "{start_cpu_seconds:.1f}",
-    "outside products": "{outside:.0%}",
-}
-OF_TRAINING = ("trained tokens/s", "outside products")  # a profiler does not see vLLM kernels
-
-
-def table(rows: list[dict[str, Any]], trains: bool) -> list[str]:
-    """Markdown."""
-    columns = {head: cell for head, cell in COLUMNS.items() if trains or head not in OF_TRAINING}
-    lines = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
-    for each in rows:
-        if "failed" in each:
-            lines.append(f"| {each['contestant']} | not run: {each['failed']} |")
-            continue
-        lines.append(f"| {' | '.join(cell.format(**each) for cell in columns.values())} |")
-    return lines
-
-
 def about(threads: int, rounds: int) -> str:
     """When, where and how a workload was measured."""
     cpuinfo = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
@@ -338,11 +288,7 @@ def about(threads: int, rounds: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--workloads",
-        default="different,miniature,smollm2,sampling,sampling_miniature,sampling_smollm2",
-    )
-    parser.add_argument("--only", help="names of contestants, as in peers.py: tiny,plain,trl_best")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--vllm", type=Path, default=FOLDER.parent / ".venv-vllm/bin/python")
@@ -351,7 +297,7 @@ def main() -> None:
     kept = options.out and options.out.exists()
     found: dict[str, Any] = json.loads(options.out.read_text()) if kept else {}
     for name in options.workloads.split(","):
-        workload = WORKLOADS[name].of(options.only)
+        workload = WORKLOADS[name]
         print(workload.title, flush=True)
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
@@ -363,12 +309,14 @@ def main() -> None:
         found[name] = {
             "title": workload.title,
             "about": about(options.threads, options.rounds),
-            "trains": workload.trains,
             "rows": rows,
             "gradient_apart": apart,
             "not_the_same": checked(rows, apart),
         }
-        print(*table(rows, workload.trains), *found[name]["not_the_same"], sep="\n", flush=True)
+        print(
+            pandas.DataFrame(rows).set_index("contestant").T.to_string(float_format="{:.4g}".format)
+        )
+        print(*found[name]["not_the_same"], sep="\n", flush=True)
         if options.out:
             options.out.write_text(json.dumps(found, indent=2) + "\n")
 

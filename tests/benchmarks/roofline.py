@@ -1,31 +1,21 @@
-"""What a step of the miniature must do, what this machine can do, and where the rest goes.
+"""Where a step of the miniature spends its time, and how far that is from the least it could be.
 
-Run `python tests/benchmarks/roofline.py` on one quiet core. Three limits of each stage, each
-counted from a real step and divided by what was measured on this machine at the same shapes:
-
-operations   multiplications and additions of all matrix products and attentions
-bytes        that all calls of torch read and write
-calls        of torch's operations, each at the price of one on a few numbers
-
-The least is what the model's shape and the batch ask for: every token of the tree of shared
-prefixes once, forward to draw it, forward and backward to train on it.
+Run `python tests/benchmarks/roofline.py` on one quiet core. The least is what the model's shape and
+the batch ask for, at the speed of this machine's products of the same shapes: every token of the
+tree of shared prefixes once, forward to draw it, forward and backward to train on it.
 """
 
 import argparse
 import contextlib
-import dataclasses
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from hydra import compose, initialize_config_dir
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
 from rec_experiments.common.batch import Rollouts
 from rec_experiments.config import schema
@@ -46,68 +36,25 @@ WORST = (
 # asymre's advantages are never 0, so every group is live whatever the rewards.
 
 
-class Counted(TorchDispatchMode):
-    """Counts operations, bytes and calls of what runs within."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations = self.bytes = self.calls = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        with self:
-            parts = func.decompose(*args, **kwargs)  # what is made of others under inference_mode
-        if parts is not NotImplemented:
-            return parts
-        out = func(*args, **kwargs)
-        self.calls += 1
-        if func.overloadpacket in flop_registry:
-            self.operations += flop_registry[func.overloadpacket](*args, **kwargs, out_val=out)
-        if not func.is_view:
-            leaves = tree_leaves((args, kwargs, out))
-            self.bytes += sum(x.nbytes for x in leaves if isinstance(x, torch.Tensor))
-        return out
-
-
-@dataclasses.dataclass
-class Stage:
-    """seconds: of the processor. What was not counted is 0."""
-
-    seconds: float = 0.0
-    operations: int = 0
-    bytes: int = 0
-    calls: int = 0
-
-    def add(self, other: "Stage", sign: int) -> None:
-        for key, value in dataclasses.asdict(other).items():
-            setattr(self, key, getattr(self, key) + sign * value)
-
-
 class Stages:
-    """Time or counts of the stages of a run; stages within another one are taken off it."""
+    """Processor seconds of each stage of a run, without those of the stages within it."""
 
-    def __init__(self, counting: bool):
-        self.counting, self.found = counting, defaultdict(Stage)
+    def __init__(self):
+        self.seconds: Counter[str] = Counter()
         self.open: list[str] = []
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        counted = Counted() if self.counting else None
         start = time.process_time()
         self.open.append(name)
         try:
-            with counted or contextlib.nullcontext():
-                yield
+            yield
         finally:
             self.open.pop()
-        mine = Stage(seconds=time.process_time() - start)
-        if counted:
-            mine.operations, mine.bytes, mine.calls = (
-                counted.operations, counted.bytes, counted.calls,
-            )  # fmt: skip
-        self.found[name].add(mine, 1)
-        if self.open:  # the outer one sees all of it as well
-            self.found[self.open[-1]].add(mine, -1)
+        spent = time.process_time() - start
+        self.seconds[name] += spent
+        if self.open:
+            self.seconds[self.open[-1]] -= spent
 
     def around(self, patched: contextlib.ExitStack, owner: Any, attribute: str, name: str) -> None:
         """Calls of this function are a stage, until `patched` is closed."""
@@ -125,18 +72,16 @@ class Enough(Exception):
     """All steps that were wanted are made."""
 
 
-def steps_of(
-    overrides: list[str], warm: int, steps: int, counting: bool
-) -> tuple[Stages, Any, list[Rollouts]]:
-    """The stages of some steps of a run, after others to warm up; its model and batches."""
+def steps_of(overrides: tuple[str, ...], warm: int, steps: int) -> tuple[Counter, Any, list]:
+    """Seconds by stage of some steps of a run, after others to warm up; its model and batches."""
     with initialize_config_dir(str(schema.CONF), version_base="1.3"):
         experiment = schema.build(compose("config", [*ALONE, *overrides]), Experiment)
     trainer = prepare(experiment)
-    stages, batches = Stages(counting), []
+    stages, batches = Stages(), []
 
     def on_row(row: dict[str, Any]) -> None:
         if row["step"] == warm:
-            stages.found.clear()
+            stages.seconds.clear()
             batches.clear()
         if row["step"] == warm + steps:
             raise Enough
@@ -163,7 +108,7 @@ def steps_of(
         folder.start({}, {})
         with contextlib.suppress(Enough):
             trainer.train(folder, on_row)
-    return stages, trainer.model, batches
+    return stages.seconds, trainer.model, batches
 
 
 def per_token(config: Any, attended: int) -> int:
@@ -180,48 +125,28 @@ def least(model: Any, batches: list[Rollouts]) -> dict[str, float]:
     for batch in batches:
         lengths_B = batch.prompt_length_B + batch.length_B
         whole = zip(batch.sequences.whole_BL.tolist(), lengths_B.tolist(), strict=True)
-        rows = [tuple(row[:length]) for row, length in whole]
-        distinct = set(rows)
+        distinct = {tuple(row[:length]) for row, length in whole}
         tree = {row[:n] for row in distinct for n in range(1, len(row))}  # the last is not read
-        found["responses"] += len(rows)
         found["distinct responses"] += len(distinct)
-        found["tokens"] += sum(len(row) - 1 for row in rows)
         found["tokens of distinct responses"] += sum(len(row) - 1 for row in distinct)
         found["tokens of the tree of prefixes"] += len(tree)
         forward = sum(per_token(model.config, len(prefix)) for prefix in tree)
-        found["operations to draw"] += forward
-        found["operations to train"] += 3 * forward  # the backward pass has two products for one
+        found["operations"] += 4 * forward  # drawn once; the backward pass is two more products
     return {name: count / len(batches) for name, count in found.items()}
 
 
-def fastest(call: Callable[[], Any], repeats: int = 200) -> float:
-    """Processor seconds of the quickest of many calls in a row."""
-    best = float("inf")
-    for _ in range(7):
-        start = time.process_time()
-        for _ in range(repeats):
-            call()
-        best = min(best, (time.process_time() - start) / repeats)
-    return best
-
-
-def machine(model: Any, rows: int) -> dict[str, float]:
-    """Peak of the model's own products on `rows` tokens, of copying, and the price of a call."""
-    D, F = model.config.hidden_size, model.config.intermediate_size
-    V = model.config.vocab_size
-    speeds = []
+def speed(model: Any, rows: int) -> float:
+    """Operations per second of the fastest of the model's own products on `rows` tokens."""
+    D, F, V = (getattr(model.config, f"{n}_size") for n in ("hidden", "intermediate", "vocab"))
+    found = []
     for inner, outer in ((D, D), (D, F), (F, D), (D, V)):
         x, w = torch.randn(rows, inner), torch.randn(outer, inner)
-        seconds = fastest(lambda x=x, w=w: torch.nn.functional.linear(x, w))
-        speeds.append(2 * rows * inner * outer / seconds)
-    source = torch.randn(rows, 4 * D)
-    target = torch.empty_like(source)
-    copying = 2 * source.nbytes / fastest(lambda: target.copy_(source))
-    one = torch.ones(4)
-    return {
-        "operations": max(speeds), "bytes": copying,
-        "calls": 1 / fastest(lambda: torch.add(one, one, out=one), 2000),
-    }  # fmt: skip
+        for _ in range(7):
+            start = time.process_time()
+            for _ in range(200):
+                torch.nn.functional.linear(x, w)
+            found.append(200 * 2 * rows * inner * outer / (time.process_time() - start))
+    return max(found)
 
 
 def main() -> None:
@@ -230,37 +155,24 @@ def main() -> None:
     options = parser.parse_args()
     schema.register()
     for title, overrides, period in (
-        ("the miniature as it is", [], 20),
-        ("every response different, every group live", list(WORST), 1),
+        ("the miniature as it is", (), 20),
+        ("every response different, every group live", WORST, 1),
     ):
-        steps = max(period, options.steps // 20 * period)
-        timed, model, batches = steps_of(overrides, period, max(steps, 4), counting=False)
-        counted, _, _ = steps_of(overrides, period, period, counting=True)
+        steps = max(period, options.steps // 20 * period, 4)
+        seconds, model, batches = steps_of(overrides, period, steps)
         need = least(model, batches)
-        can = machine(model, round(need["tokens of distinct responses"]) // 2)
+        bound = need["operations"] / speed(model, round(need["tokens of distinct responses"]) // 2)
+        total = sum(seconds.values()) / len(batches)
         print(f"\n{title}, one step")
         for name, count in need.items():
             print(f"  {name:32} {count:14,.0f}")
         print(
-            f"  this machine, one thread: {can['operations'] / 1e9:.0f} G operations/s, "
-            f"{can['bytes'] / 1e9:.1f} GB/s, {1e6 / can['calls']:.2f} µs a call"
-        )
-        operations = need["operations to draw"] + need["operations to train"]
-        bound = operations / can["operations"]
-        total = sum(stage.seconds for stage in timed.found.values()) / len(batches)
-        print(
             f"  least time by operations {1e3 * bound:.1f} ms, measured {1e3 * total:.1f} ms: "
-            f"{total / bound:.1f} times\n"
+            f"{total / bound:.1f} times"
         )
-        print(f"  {'stage':26} {'ms':>7} {'share':>6}   made of: operations  bytes  calls, in ms")
-        for name, stage in sorted(timed.found.items()):
-            count, ms = counted.found[name], 1e3 * stage.seconds / len(batches)
-            parts = [1e3 * getattr(count, key) / period / can[key] for key in can]
-            print(
-                f"  {name:26} {ms:7.1f} {ms / 1e3 / total:6.0%}   "
-                + "  ".join(f"{part:9.1f}" for part in parts)
-                + f"   ({count.calls / period:.0f} calls)"
-            )
+        for name, spent in sorted(seconds.items()):
+            share = spent / len(batches) / total
+            print(f"  {name:26} {1e3 * spent / len(batches):7.1f} ms {share:6.0%}")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ import pytest
 import torch
 from conftest import run
 
-from rec_experiments.common.problems import VerifierResult
-from rec_experiments.runs import prepare
 from rec_experiments.samplers.decoding import NativeSampler
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -60,25 +58,9 @@ def push_one_version_late(monkeypatch):
     monkeypatch.setattr(NativeSampler, "load", late)
 
 
-def push_all_but_the_head(monkeypatch):
-    """What vLLM on a CPU does to tied embeddings unless it is asked again."""
-    load = NativeSampler.load
-
-    def partly(sampler, weights):
-        own = sampler.model.state_dict()
-        table = "model.embed_tokens.weight", "lm_head.weight"
-        load(sampler, {n: own[n].clone() if n in table else weights[n] for n in weights})
-
-    monkeypatch.setattr(NativeSampler, "load", partly)
-
-
 def draw_at_another_temperature(monkeypatch):
     sample = NativeSampler.sample
     monkeypatch.setattr(NativeSampler, "sample", lambda *args: sample(*args[:-1], 1.0))
-
-
-def skip_backward(monkeypatch):
-    monkeypatch.setattr(torch.Tensor, "backward", lambda *_, **__: None)
 
 
 def skip_every_other_backward(monkeypatch):
@@ -107,15 +89,6 @@ def freeze_half_of_the_weights(monkeypatch):
     monkeypatch.setattr(torch.optim.AdamW, "step", partly)
 
 
-def reward_everything(monkeypatch):
-    """No group is live, so nothing that needs a gradient is tried."""
-
-    def judge(pairs):
-        return [VerifierResult(1.0, 1.0) for _ in pairs]
-
-    monkeypatch.setattr(prepare, "verifier_for", lambda dataset: judge)
-
-
 def test_the_whole_one_passes(whole):
     assert gpu_day.wrong(whole, None, True) == ""
     assert gpu_day.wrong(whole, whole, True) == ""
@@ -124,15 +97,11 @@ def test_the_whole_one_passes(whole):
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        (drop_later_pushes, "mismatch"),
         (push_one_version_late, "mismatch"),
-        (push_all_but_the_head, "mismatch"),
         (draw_at_another_temperature, "mismatch"),
-        (skip_backward, "step 1: train/grad_norm is 0"),
         (skip_every_other_backward, "first step: train/grad_norm"),
         (skip_the_optimizer, "step 1: train/weight_step is 0"),
         (freeze_half_of_the_weights, "first step: train/weight_step"),
-        (reward_everything, "step 1: train/grad_norm is 0"),
     ],
 )
 def test_a_fault_turns_it_red(fault, why, place, whole, tmp_path, monkeypatch):

@@ -41,7 +41,6 @@ def loss_and_gradient(policy, rows, layout):
     return loss.detach(), torch.cat([p.grad.flatten() for p in policy.parameters()])
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_loss_and_gradient(checkpointing):
     """float64, but for norms, which the model computes in float32."""
@@ -61,7 +60,6 @@ def test_loss_and_gradient(checkpointing):
     assert counters["stats"]["unique_graphs"] - before <= len(LAYOUTS)
 
 
-@pytest.mark.long
 def test_two_ranks(ranks, tmp_path):
     saved(Qwen2Config(**LARGER), tmp_path / "model")
     plain, names = rows_and_names(ALONE, tmp_path / "plain", CHECKPOINTING)

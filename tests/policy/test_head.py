@@ -6,7 +6,6 @@
 3. Families whose head is more than a linear layer keep the library's logits.
 4. Under autocast the products are bfloat16, log-softmax and gradients float32; the gradients of
    chunks are summed in float32.
-5. Sharded weights give the same scores.
 """
 
 import copy
@@ -15,14 +14,11 @@ from unittest import mock
 
 import pytest
 import torch
-import torch.distributed
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from language_models import SHAPE
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -356,35 +352,3 @@ def test_autocast():
         assert gradient.dtype == torch.float32
         similarity = functional.cosine_similarity(gradient.flatten(), gradients[name].flatten(), 0)
         assert similarity > 0.99, name
-
-
-@pytest.fixture
-def one_rank(tmp_path):
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
-    )
-    yield init_device_mesh("cpu", (1,))
-    torch.distributed.destroy_process_group()
-
-
-def test_sharded_model(one_rank):
-    """The weights of a sharded model are whole only inside its own forward pass."""
-    model, reference = (build(FAMILIES["qwen2 tied"](), seed, torch.float64) for seed in (0, 1))
-    expected, expected_gradients = scored(model, reference, rows(), tokens=4)
-    for sharded in (model, reference):
-        for layer in sharded.model.layers:
-            fully_shard(layer, mesh=one_rank)
-        fully_shard(sharded, mesh=one_rank, reshard_after_forward=True)
-    with chunks_of(4):
-        assert has_plain_head(model)
-        batch = rows()
-        live_BT = live(batch)
-        scores = measured(model, reference, batch, 0.7)
-        torch.manual_seed(3)
-        torch.where(live_BT, torch.randn(live_BT.shape) * scores.logp_BT, 0.0).sum().backward()
-    values = [scores.logp_BT, scores.entropy_BT, scores.kl_BT]
-    for one, two in zip(values, expected, strict=True):
-        torch.testing.assert_close(one[live_BT].detach(), two, rtol=1e-10, atol=1e-10)
-    for name, parameter in model.named_parameters():
-        gradient = parameter.grad.full_tensor()
-        torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-9, atol=1e-9)

@@ -21,13 +21,10 @@ from language_models import CHATML, SIZES
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from rec_experiments.cli import train
-from rec_experiments.common import rng
-from rec_experiments.common.batch import SampleKey
 from rec_experiments.common.errors import UserError
 from rec_experiments.datasets.verifiers.marks import final_answer
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import byte_tokenizer
-from rec_experiments.rollout.worker import RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.samplers.decoding import NativeSampler
 
@@ -151,12 +148,6 @@ def test_end_tokens_of_llama(folders):
     assert chat.tokenizer.pad_token_id is None
     assert chat.eos_ids == sorted(chat.tokenizer.convert_tokens_to_ids(names))
     assert chat.pad_id in chat.eos_ids
-    sampler = NativeSampler(pretrained(folders["llama"]).model(), chat.eos_ids, chat.pad_id, 4, 8)
-    for stop in chat.eos_ids:
-        drawn = sampler._responses(torch.tensor([[70, stop, 71, 72]]), torch.zeros(1, 4))
-        assert drawn.finished_B.tolist() == [True]
-        assert drawn.length_B.tolist() == [2]
-        assert drawn.token_BT[0, :2].tolist() == [70, stop]
 
 
 def test_round_trip_of_text(folders):
@@ -252,13 +243,10 @@ def test_opened_tag(folders, template, read):
 @pytest.mark.parametrize(
     ("opening", "closing"),
     [
-        ("<reasoning>", "</reasoning>"),
         ("[THINK]", "[/THINK]"),
-        ("<seed:think>", "</seed:think>"),
         ("◁think▷", "◁/think▷"),
         ("<|begin_of_thought|>", "<|end_of_thought|>"),
         ("<think>\nOkay,", "</think>"),
-        ("<musing>", "</musing>"),
     ],
 )
 def test_a_box_in_reasoning_that_was_cut_scores_0(folders, opening, closing):
@@ -362,12 +350,8 @@ def test_bfloat16(folders):
         "group_size=8", "batch_size=8",
     )  # fmt: skip
     trainer = prepare(exp)
-    problems = trainer.rollouts.problems[:8]
-    keys = [
-        [SampleKey(0, rng.TRAIN, 0, group, k) for k in range(8)] for group in range(len(problems))
-    ]
-    snapshot = Snapshot.of(trainer.model, 0)
-    rollouts = trainer.rollouts.worker.answer(snapshot, RolloutRequest(problems, keys, 1.0))
+    trainer.rollouts.update_weights(0, 0, trainer.model)
+    rollouts = trainer.rollouts.get_batch(0)
     rows, gradients = {}, {}
     for dtype in (torch.float32, torch.bfloat16):
         model = copy.deepcopy(trainer.model)

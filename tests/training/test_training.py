@@ -11,11 +11,7 @@ import dataclasses
 import conftest
 import pytest
 import torch
-from conftest import (
-    SMALL,
-    accumulate_gradient,
-    assert_same_result,
-)
+from conftest import SMALL, accumulate_gradient, assert_same_result
 
 import rec_experiments
 from rec_experiments.policy.batching import TokenSequence
@@ -25,18 +21,9 @@ from rec_experiments.training import gradient as training
 from rec_experiments.training.trainer import measures_kl
 
 
-def gradient_of(
-    model, rollouts, pad_id, algorithm="grpo", micro_batch_size=None, micro_batch_tokens=None
-):
-    model = copy.deepcopy(model)
-    log = accumulate_gradient(
-        model,
-        rollouts,
-        rec_experiments.algorithm(algorithm).parts,
-        pad_id=pad_id,
-        micro_batch_size=micro_batch_size,
-        micro_batch_tokens=micro_batch_tokens,
-    )
+def gradient_of(model, rollouts, pad_id, algorithm="grpo"):
+    model, parts = copy.deepcopy(model), rec_experiments.algorithm(algorithm).parts
+    log = accumulate_gradient(model, rollouts, parts, pad_id=pad_id)
     return torch.cat([p.grad.flatten() for p in model.parameters()]), log.reduce()
 
 

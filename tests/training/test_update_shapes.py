@@ -24,7 +24,6 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 import rec_experiments
-from rec_experiments.algo.inputs import LossInput
 from rec_experiments.algo.regularizers import ExactKl
 from rec_experiments.common.batch import Sequences, StepIndex
 from rec_experiments.common.distributed import ALONE, whole
@@ -150,25 +149,6 @@ def test_gradient_by_hand(name, drawn, ranks, monkeypatch):
         torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-10 * largest, msg=str(how))
     for how, row in rows.items():
         assert row == pytest.approx(rows[None], rel=1e-9, abs=1e-12), how
-
-
-@pytest.mark.parametrize("name", ["m2po", "bapo"])
-def test_whole_batch_matters(name, drawn):
-    """Otherwise the test above could not fail: piece by piece these two would keep other tokens."""
-    _, rollouts, _ = drawn
-    x = o.rows_of(rollouts, [torch.tensor(row.logp).double() for row in by_row(rollouts)])
-    noise = (
-        np.random.default_rng(1).normal(0, 0.3, x.mask.shape) + np.repeat([0.5, -0.5], 8)[:, None]
-    )
-    x.logp = (x.behavior + torch.from_numpy(noise)).requires_grad_()
-    (together,) = torch.autograd.grad(OBJECTIVES[name](x), x.logp)
-    apart = 0.0
-    for rows in (slice(0, 8), slice(8, 16)):
-        given = {field: value[rows] for field, value in vars(x).items() if value is not None}
-        half = o.Rows(**given)
-        apart = apart + OBJECTIVES[name](half) * half.mask.sum() / x.mask.sum()
-    (apart,) = torch.autograd.grad(apart, x.logp)
-    assert (apart - together).abs().max() > 1e-4
 
 
 # Presets with every piece that reads the whole mini-batch, the whole vocabulary or another policy.
@@ -329,12 +309,6 @@ def test_mini_batches_partition_groups(epochs, parts, shuffle, groups, update):
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_what_a_run_says_of_its_updates():
-    once, six = (Updates(epochs=n, mini_batches=2 * n - 1, shuffle=True) for n in (1, 2))
-    assert once.describe() == "one gradient step per batch"
-    assert six.describe() == "6 gradient steps per batch: 2 epochs x 3 mini-batches"
-
-
 def test_shuffles_by_epoch_and_seed():
     updates = Updates(epochs=2, mini_batches=4, shuffle=True)
     orders = {
@@ -345,32 +319,6 @@ def test_shuffles_by_epoch_and_seed():
         for seed in range(2)
     }
     assert len(orders) == 2 * 2 * 4 * 2
-
-
-def test_interpolated_policy():
-    """α = (v_prox − v_b)/(v_θ − v_b): 0 for fresh rows, on the way to 1 for stale ones."""
-    logp, behavior = torch.full((3, 1), -1.0), torch.full((3, 1), -2.0)
-    batch = LossInput(
-        logp,
-        {"behavior": behavior},
-        None,
-        None,
-        torch.tensor([[5], [4], [1]]),
-        StepIndex(5, 0, 0, 5),
-    )
-    expected = [-2.0, -2.0, -2.0 + 3 / 4]
-    assert Interpolated(lag=1).logp(batch).flatten().tolist() == pytest.approx(expected)
-
-
-def test_moving_average():
-    torch.manual_seed(0)
-    policy, average = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-    expected = [
-        0.75 * mine.detach() + 0.25 * theirs.detach()
-        for mine, theirs in zip(average.parameters(), policy.parameters(), strict=True)
-    ]
-    MovingAverage(decay=0.75).move(average, policy)
-    torch.testing.assert_close([*average.parameters()], expected)
 
 
 # Whole runs, against the same written out: rows one by one, objectives, AdamW.
@@ -478,16 +426,6 @@ def test_run_by_hand(name, tmp_path, monkeypatch):
         stale = [index.step - row.version for row in by_row(batch) if row.group in chosen]
         found = [row[f"train/staleness{end}"] for end in ("", "_min", "_max")]
         assert found == [pytest.approx(np.mean(stale)), min(stale), max(stale)]
-
-
-def test_versions_count_gradient_steps(tmp_path, monkeypatch):
-    """Versions are gradient steps, though the schedule counts batches."""
-    _, _, _, given = shaped_run("ppo", tmp_path / "run", monkeypatch)
-    assert {index.batch for _, index in given} == {0}
-    name = "m2po"  # 4 updates a batch, interval 2
-    monkeypatch.undo()
-    _, _, _, given = shaped_run(name, tmp_path / "other", monkeypatch)
-    assert [set(batch.version_BX.flatten().tolist()) for batch, _ in given] == [{0}] * 8
 
 
 def test_staged_reference_resets_optimizer(tmp_path):

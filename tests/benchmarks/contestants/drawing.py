@@ -27,8 +27,7 @@ def native(work: Work) -> Draw:
     def draw(prompts: list[list[int]]) -> int:
         batch, K = next(batches), work.group_size
         draws = [[SampleKey(0, TRAIN, batch, g, k) for k in range(K)] for g in range(len(prompts))]
-        drawn = sampler.sample(prompts, draws, temperature=1.0)
-        return sum(response.length for of_prompt in drawn for response in of_prompt)
+        return int(sampler.sample(prompts, draws, temperature=1.0).length_B.sum())
 
     return draw
 

@@ -1,7 +1,7 @@
 """What all contestants share: the work, how they are told to do it, and what they report.
 
-The driver (peers.py) starts each contestant in a process of its own and speaks JSON lines with it:
-it says how many steps to make, the contestant makes them and says what they took. Times are of the
+The driver (peers.py) starts each contestant in a process of its own and writes how many steps to
+make; the contestant makes them and answers with a JSON line of what they took. Times are of the
 processor where they are compared: on a machine with other work, a clock on the wall measures that.
 """
 
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 NEVER_CLIPPED = 1e9  # every trainer computes its gradient's norm, and none changes the gradient
-PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "_scaled_dot_product", "_flash_attention", "mkldnn")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +122,9 @@ class Pace:
         yield
         self.sampling_cpu += time.process_time() - start
 
-    def ready(self, **about: Any) -> None:
+    def ready(self) -> None:
         """All is loaded, and the next thing is a step."""
-        self._say(cpu=time.process_time(), **about)
+        self._say(cpu=time.process_time())
         self._wait()
 
     def stepped(self) -> None:
@@ -139,7 +138,6 @@ class Pace:
             cpu=cpu,
             sampling_cpu=self.sampling_cpu,
             tokens=self.tokens,
-            products=self._products(),
             peak_bytes=_peak_bytes(),
         )
         self._wait()
@@ -151,29 +149,11 @@ class Pace:
         line = sys.stdin.readline()
         if not line:  # the driver has all it wants
             os._exit(0)
-        order = json.loads(line)
-        self.left, self.tokens, self.sampling_cpu = order["steps"], 0, 0.0
-        self.profile = _profiler() if order["profile"] else None
+        self.left, self.tokens, self.sampling_cpu = int(line), 0, 0.0
         self.start, self.cpu = time.perf_counter(), time.process_time()
-
-    def _products(self) -> float | None:
-        """Seconds in matrix products and attention, if they were to be counted."""
-        if self.profile is None:
-            return None
-        self.profile.__exit__(None, None, None)
-        names = tuple(f"aten::{name}" for name in PRODUCTS)
-        events = self.profile.key_averages()
-        return sum(e.self_cpu_time_total for e in events if e.key.startswith(names)) / 1e6
 
     def _say(self, **values: Any) -> None:
         self.wire.write(json.dumps(values) + "\n")
-
-
-def _profiler() -> Any:
-    import torch
-
-    profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-    return profile.__enter__()
 
 
 def _peak_bytes() -> int:
