@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.plan.passes import largest_pass, recomputes
-from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.policy.logprobs import ForwardPass, Wanted
 from rec_experiments.policy.lora import adapted, trained
 from rec_experiments.policy.models import Adapted
 from rec_experiments.rollout.pipeline import Overlap
@@ -202,14 +202,8 @@ def _measure(experiment: Experiment, shape: dict[str, Any], prompt_tokens: int) 
     batch = forward.layout([model, *others], largest_pass(experiment, prompt_tokens))
     before = meter.peak = meter.held()
     with valueless, meter:
-        scores = forward.score(
-            model,
-            batch,
-            others=frozen,
-            kl="reference" in frozen,
-            differentiable=dense,
-            chunked=True,
-        )
+        wanted = Wanted(others=frozen, kl="reference" in frozen, differentiable=dense)
+        scores = forward.score(model, batch, wanted, chunked=True)
         read = [scores.logp_BT, *(getattr(scores, f"{name}_BT") for name in dense)]
         del scores
         sum(x_BT.sum() for x_BT in read).backward()

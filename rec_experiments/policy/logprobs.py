@@ -10,14 +10,14 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypedDict, Unpack
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint
 from transformers import (
     LlamaForCausalLM,
@@ -41,7 +41,6 @@ LOGITS_KEPT = 2**20
 # Families whose logits are `lm_head` of the hidden states.
 PLAIN_HEADS = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 Models = Mapping[str, PreTrainedModel]
-EMPTY: Models = MappingProxyType({})
 
 
 class Head(NamedTuple):
@@ -157,16 +156,35 @@ def token_scores(
     low_others = {name: other.low() for name, other in others.items()}  # once for all chunks
 
     def scores_of(hidden_CD: Tensor, chunk: slice) -> list[Tensor]:
+        """The columns for one chunk. What has no gradient comes last: a checkpoint recomputes
+        nothing after the last operation that has one."""
         logits_CV = _Linear.apply(hidden_CD, head.weight_VD, low.weight_VD, total)
         if low.bias_V is not None:
             logits_CV = logits_CV + low.bias_V
-        logp_CV = tempered_logp(logits_CV, temperature)
+        logp_CV, target_C = tempered_logp(logits_CV, temperature), target_N[chunk]
         del logits_CV
-        theirs = {
-            name: other._replace(hidden_ND=other.hidden_ND[chunk])
-            for name, other in low_others.items()
-        }
-        return _scores_of(logp_CV, theirs, target_N[chunk], temperature, kl, differentiable)
+        logp_C = at_target(logp_CV, target_C)
+
+        def logp_of(name: str) -> Tensor:
+            other = low_others[name]
+            return other._replace(hidden_ND=other.hidden_ND[chunk]).logp(temperature)
+
+        reference_CV, other_logp = None, {}
+        with torch.no_grad():
+            if kl:
+                reference_CV = logp_of("reference")
+                other_logp["reference"] = at_target(reference_CV, target_C)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and bool(differentiable)):
+            entropy_C, kl_C = entropy_and_kl(logp_CV, reference_CV)
+        del logp_CV, reference_CV  # before the next policy's logits are computed
+        with torch.no_grad():
+            for name in others:
+                if name not in other_logp:
+                    other_logp[name] = at_target(logp_of(name), target_C)
+        entropy_C = entropy_C if "entropy" in differentiable else entropy_C.detach()
+        kl_C = kl_C if kl_C is None or "kl" in differentiable else kl_C.detach()
+        divergence = [] if kl_C is None else [kl_C]
+        return [logp_C, entropy_C, *divergence, *(other_logp[name] for name in others)]
 
     pieces = zip(low.hidden_ND.split(size), chunks, strict=True)
     if tokens * vocabulary <= min(LOGITS_KEPT, LOGITS_AT_ONCE):  # one chunk
@@ -175,38 +193,6 @@ def token_scores(
         again = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
         found = [again(scores_of, *piece) for piece in pieces]
     return torch.stack([torch.cat(column) for column in zip(*found, strict=True)], dim=-1)
-
-
-def _scores_of(
-    logp_CV: Tensor,
-    others: Mapping[str, Head],
-    target_C: Tensor,
-    temperature: float,
-    kl: bool,
-    differentiable: AbstractSet[str],
-) -> list[Tensor]:
-    """The columns of `token_scores` for one chunk. What has no gradient comes last: a checkpoint
-    recomputes nothing after the last operation that has one.
-
-    logp_CV: of the policy.
-    """
-    logp_C = at_target(logp_CV, target_C)
-    reference_CV, other_logp = None, {}
-    with torch.no_grad():
-        if kl:
-            reference_CV = others["reference"].logp(temperature)
-            other_logp["reference"] = at_target(reference_CV, target_C)
-    with torch.set_grad_enabled(torch.is_grad_enabled() and bool(differentiable)):
-        entropy_C, kl_C = entropy_and_kl(logp_CV, reference_CV)
-    del logp_CV, reference_CV  # before the next policy's logits are computed
-    with torch.no_grad():
-        for name, other in others.items():
-            if name not in other_logp:
-                other_logp[name] = at_target(other.logp(temperature), target_C)
-    entropy_C = entropy_C if "entropy" in differentiable else entropy_C.detach()
-    kl_C = kl_C if kl_C is None or "kl" in differentiable else kl_C.detach()
-    divergence = [] if kl_C is None else [kl_C]
-    return [logp_C, entropy_C, *divergence, *(other_logp[name] for name in others)]
 
 
 def head_output(model: PreTrainedModel, batch: Batch) -> Tensor:
@@ -230,12 +216,9 @@ class Logprobs(NamedTuple):
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Logprobs":
         """Apply `change` to every tensor."""
-        return Logprobs(
-            change(self.logp_BT),
-            change(self.entropy_BT),
-            None if self.kl_BT is None else change(self.kl_BT),
-            {role: change(logp_BT) for role, logp_BT in self.others.items()},
-        )
+        changed = tree_map_only(Tensor, change, self)
+        assert isinstance(changed, Logprobs)
+        return changed
 
     def rows(self, index_B: Tensor) -> "Logprobs":
         """Select rows; an index may repeat."""
@@ -244,27 +227,45 @@ class Logprobs(NamedTuple):
     def put(self, index_B: Tensor, rows: "Logprobs") -> None:
         """Overwrite these rows with `rows`, which may have fewer tokens."""
         width = rows.logp_BT.shape[1]
-        for mine, theirs in zip(self._tensors(), rows._tensors(), strict=True):
-            mine[index_B, :width] = theirs
-
-    def _tensors(self) -> list[Tensor]:
-        kl = [] if self.kl_BT is None else [self.kl_BT]
-        return [self.logp_BT, self.entropy_BT, *kl, *self.others.values()]
+        for mine, theirs in zip(tree_leaves(self), tree_leaves(rows), strict=True):
+            if mine is not None:
+                mine[index_B, :width] = theirs
 
 
-class Wanted(TypedDict, total=False):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
     """What to compute beside log-probabilities of the policy.
 
     others: further models by role. kl: whether to measure the divergence from others["reference"].
-    differentiable: which of "entropy" and "kl" have a gradient. chunked: whether to compute the
-    logits in chunks; None decides by their number, which is not allowed for ranks that share a
-    model.
+    differentiable: which of "entropy" and "kl" have a gradient.
     """
 
-    others: Models
-    kl: bool
-    differentiable: AbstractSet[str]
-    chunked: bool | None
+    others: Models = field(default_factory=dict)
+    kl: bool = False
+    differentiable: AbstractSet[str] = frozenset()
+
+    def named(self, scores_BTX: Tensor) -> Logprobs:
+        """The columns of `token_scores` by name."""
+        logp_BT, entropy_BT, *rest = scores_BTX.unbind(-1)
+        kl_BT = rest.pop(0) if self.kl else None
+        other_logp = (each_BT.detach() for each_BT in rest)
+        return self.detached(
+            logp_BT, entropy_BT, kl_BT, dict(zip(self.others, other_logp, strict=True))
+        )
+
+    def detached(
+        self, logp_BT: Tensor, entropy_BT: Tensor, kl_BT: Tensor | None, others: dict[str, Tensor]
+    ) -> Logprobs:
+        """Without the gradients that were not requested."""
+        return Logprobs(
+            logp_BT,
+            entropy_BT if "entropy" in self.differentiable else entropy_BT.detach(),
+            kl_BT if kl_BT is None or "kl" in self.differentiable else kl_BT.detach(),
+            others,
+        )
+
+
+POLICY_ALONE = Wanted()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -284,27 +285,34 @@ class ForwardPass:
     fast_path: bool = True
 
     def __call__(
-        self, model: PreTrainedModel, rows: Sequences, **wanted: Unpack[Wanted]
+        self,
+        model: PreTrainedModel,
+        rows: Sequences,
+        wanted: Wanted = POLICY_ALONE,
+        chunked: bool | None = None,
     ) -> Logprobs:
         """`compute_logprobs` of these rows, in order."""
-        batch = self.layout([model, *wanted.get("others", {}).values()], rows)
-        return self.score(model, batch, **wanted)
+        return self.score(
+            model, self.layout([model, *wanted.others.values()], rows), wanted, chunked
+        )
 
     def score(
-        self, model: PreTrainedModel, batch: Batch | tree.TreeBatch, **wanted: Unpack[Wanted]
+        self,
+        model: PreTrainedModel,
+        batch: Batch | tree.TreeBatch,
+        wanted: Wanted = POLICY_ALONE,
+        chunked: bool | None = None,
     ) -> Logprobs:
         """`compute_logprobs` of a batch that `layout` made for these models."""
         if isinstance(batch, tree.TreeBatch):
-            return _of_tree(model, batch, self.temperature, **wanted)
-        if not batch.padded:
-            wanted["chunked"] = True
+            return _of_tree(model, batch, self.temperature, wanted)
         low = self.compute_dtype != torch.float32
         device = next(model.parameters()).device
         # No cache: a pass reads each weight once, and cached copies would outlive their layer.
         with torch.autocast(
             device.type, dtype=self.compute_dtype, enabled=low, cache_enabled=False
         ):
-            return compute_logprobs(model, batch.to(device), self.temperature, **wanted)
+            return compute_logprobs(model, batch.to(device), self.temperature, wanted, chunked)
 
     def layout(self, models: list[PreTrainedModel], rows: Sequences) -> Batch | tree.TreeBatch:
         """The rows as the input of these models."""
@@ -327,53 +335,41 @@ def compute_logprobs(
     model: PreTrainedModel,
     batch: Batch,
     temperature: float,
-    *,
-    others: Models = EMPTY,
-    kl: bool = False,
-    differentiable: AbstractSet[str] = frozenset(),
+    wanted: Wanted = POLICY_ALONE,
     chunked: bool | None = None,
 ) -> Logprobs:
-    """One forward pass of each other policy, then one of the model; see `Wanted`.
+    """One forward pass of each other policy, then one of the model.
 
-    temperature: that of the sampler, or the ratio π_θ/π_old is wrong. Models without a plain head
-    (a soft cap on the logits, a scale) always keep all logits in memory.
+    temperature: that of the sampler, or the ratio π_θ/π_old is wrong. chunked: whether to compute
+    the logits in chunks; None decides by their number, which is not allowed for ranks that share a
+    model. Models without a plain head (a soft cap on the logits, a scale) always keep all logits in
+    memory.
     """
     if chunked is None:
         chunked = is_large(*batch.shape, model.config.vocab_size)
-    if chunked and all(map(has_plain_head, [model, *others.values()])):
-        return _in_chunks(model, batch, temperature, others, kl, differentiable)
+    plain = all(map(has_plain_head, [model, *wanted.others.values()]))
+    if plain and (chunked or not batch.padded):
+        return _in_chunks(model, batch, temperature, wanted)
     assert batch.padded, "models without a plain head take padded batches only"
-    return _whole(model, batch, temperature, others, kl, differentiable)
+    return _whole(model, batch, temperature, wanted)
 
 
-def _whole(
-    model: PreTrainedModel,
-    batch: Batch,
-    temperature: float,
-    others: Models,
-    kl: bool,
-    differentiable: AbstractSet[str],
-) -> Logprobs:
+def _whole(model: PreTrainedModel, batch: Batch, temperature: float, wanted: Wanted) -> Logprobs:
     """`compute_logprobs` with all logits in memory."""
     B, T = batch.shape
     target_BT = batch.live_N.new_zeros(B * T).index_copy(0, batch.live_N, batch.target_N).view(B, T)
     other_BT, reference_BTV = {}, None
-    for role, other in others.items():
+    for role, other in wanted.others.items():
         with torch.no_grad():
             theirs_BTV = tempered_logp(head_output(other, batch), temperature)
             other_BT[role] = at_target(theirs_BTV, target_BT)
-        if kl and role == "reference":
+        if wanted.kl and role == "reference":
             reference_BTV = theirs_BTV
         del theirs_BTV  # before the next logits are computed
     logp_BTV = tempered_logp(head_output(model, batch), temperature)
-    with torch.set_grad_enabled(torch.is_grad_enabled() and bool(differentiable)):
+    with torch.set_grad_enabled(torch.is_grad_enabled() and bool(wanted.differentiable)):
         entropy_BT, kl_BT = entropy_and_kl(logp_BTV, reference_BTV)
-    return Logprobs(
-        at_target(logp_BTV, target_BT),
-        entropy_BT if "entropy" in differentiable else entropy_BT.detach(),
-        kl_BT if kl_BT is None or "kl" in differentiable else kl_BT.detach(),
-        other_BT,
-    )
+    return wanted.detached(at_target(logp_BTV, target_BT), entropy_BT, kl_BT, other_BT)
 
 
 def has_plain_head(model: nn.Module) -> bool:
@@ -384,76 +380,52 @@ def has_plain_head(model: nn.Module) -> bool:
 
 
 def _in_chunks(
-    model: PreTrainedModel,
-    batch: Batch,
-    temperature: float,
-    others: Models,
-    kl: bool,
-    differentiable: AbstractSet[str],
+    model: PreTrainedModel, batch: Batch, temperature: float, wanted: Wanted
 ) -> Logprobs:
     """`compute_logprobs` with the head's forward replaced by one that returns scores, not logits.
 
     It runs inside the model's forward: only there does FSDP gather weights that are sharded over
     ranks, and return their gradient to the shards.
     """
-    heads = {role: _other_head(other, batch) for role, other in others.items()}
+    heads = {role: _other_head(other, batch) for role, other in wanted.others.items()}
 
     def scores_of(hidden_XXD: Tensor) -> Tensor:
         head = Head(batch.live(hidden_XXD), model.lm_head.weight, model.lm_head.bias)
-        scores = token_scores(
-            head, heads, batch.target_N, temperature, kl=kl, differentiable=differentiable
-        )
-        return _spread(scores, batch)
+        return _scores(head, heads, batch, temperature, wanted)
 
     with _head_forward(model, scores_of):
-        scores_BTX = head_output(model, batch)
-    return _named(scores_BTX, others, kl, differentiable)
+        return wanted.named(head_output(model, batch))
 
 
 def _of_tree(
-    model: PreTrainedModel,
-    batch: tree.TreeBatch,
-    temperature: float,
-    *,
-    others: Models = EMPTY,
-    kl: bool = False,
-    differentiable: AbstractSet[str] = frozenset(),
-    chunked: bool | None = None,
+    model: PreTrainedModel, batch: tree.TreeBatch, temperature: float, wanted: Wanted
 ) -> Logprobs:
     """`compute_logprobs` of models that `policy.tree` supports."""
     with torch.no_grad():
-        heads = {role: _tree_head(other, batch) for role, other in others.items()}
-    scores = token_scores(
-        _tree_head(model, batch), heads, batch.target_N, temperature,
-        kl=kl, differentiable=differentiable,
-    )  # fmt: skip
-    return _named(_spread(scores, batch), others, kl, differentiable)
+        heads = {role: _tree_head(other, batch) for role, other in wanted.others.items()}
+    return wanted.named(_scores(_tree_head(model, batch), heads, batch, temperature, wanted))
 
 
 def _tree_head(model: PreTrainedModel, batch: tree.TreeBatch) -> Head:
     return Head(tree.hidden_states(model, batch), model.lm_head.weight, model.lm_head.bias)
 
 
-def _spread(scores: Tensor, batch: Batch | tree.TreeBatch) -> Tensor:
-    """Scores of N tokens in their places in B x T; 0 at padding."""
+def _scores(
+    head: Head,
+    others: Mapping[str, Head],
+    batch: Batch | tree.TreeBatch,
+    temperature: float,
+    wanted: Wanted,
+) -> Tensor:
+    """`token_scores` of N tokens in their places in B x T; 0 at padding."""
+    scores = token_scores(
+        head, others, batch.target_N, temperature,
+        kl=wanted.kl, differentiable=wanted.differentiable,
+    )  # fmt: skip
     B, T = batch.shape
     row_N, column_N = batch.live_N // T, batch.live_N % T
     zeros = scores.new_zeros(B, T, scores.shape[1])
     return zeros.index_put((row_N, column_N), scores)  # no view: FSDP2 warns of one
-
-
-def _named(
-    scores_BTX: Tensor, others: Models, kl: bool, differentiable: AbstractSet[str]
-) -> Logprobs:
-    """The columns of `token_scores` by name."""
-    logp_BT, entropy_BT, *rest = scores_BTX.unbind(-1)
-    kl_BT = rest.pop(0) if kl else None
-    return Logprobs(
-        logp_BT,
-        entropy_BT if "entropy" in differentiable else entropy_BT.detach(),
-        kl_BT if kl_BT is None or "kl" in differentiable else kl_BT.detach(),
-        {role: logp_BT.detach() for role, logp_BT in zip(others, rest, strict=True)},
-    )
 
 
 @torch.no_grad()

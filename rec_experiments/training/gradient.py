@@ -23,7 +23,7 @@ from rec_experiments.policy.batching import (
     passes,
     rows_and_places,
 )
-from rec_experiments.policy.logprobs import ForwardPass, Logprobs, Models, is_large
+from rec_experiments.policy.logprobs import ForwardPass, Logprobs, Models, Wanted, is_large
 from rec_experiments.training.metrics import TokenLog
 from rec_experiments.training.policies import Proximal
 
@@ -247,14 +247,11 @@ class GradientPass:
         differentiable: frozenset[str],
     ) -> Logprobs:
         measured = self.kl or "kl" in self.algorithm.needs.dense
-        return self.forward(
-            model,
-            batch.sequences.rows(first_rows(part.sequences)),
-            others=others,
-            kl=measured and "reference" in others,
-            differentiable=differentiable,
-            chunked=part.chunked,
+        wanted = Wanted(
+            others=others, kl=measured and "reference" in others, differentiable=differentiable
         )
+        rows = batch.sequences.rows(first_rows(part.sequences))
+        return self.forward(model, rows, wanted, part.chunked)
 
 
 def begin_gradient(model: PreTrainedModel) -> None:

@@ -291,7 +291,7 @@ def main() -> None:
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--vllm", type=Path, default=FOLDER.parent / ".venv-vllm/bin/python")
+    parser.add_argument("--vllm", type=Path, default=FOLDER.parents[1] / ".venv-vllm/bin/python")
     parser.add_argument("--out", type=Path, help="FILE.json; other workloads there stay")
     options = parser.parse_args()
     kept = options.out and options.out.exists()

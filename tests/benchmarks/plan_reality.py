@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 
 from rec_experiments.common.distributed import copied_to_host
 from rec_experiments.plan import memory, passes
-from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.policy.logprobs import ForwardPass, Wanted
 from rec_experiments.policy.lora import trained
 from rec_experiments.runs.api import Experiment
 from rec_experiments.runs.checkpoints import stream
@@ -86,7 +86,7 @@ def take_steps(experiment, model) -> float:
     for step in range(2):
         started = time.process_time()
         begin_gradient(model)
-        scores = forward(model, rows, others=others, kl=bool(others), chunked=True)
+        scores = forward(model, rows, Wanted(others=others, kl=bool(others)), chunked=True)
         scores.logp_BT.mean().backward()
         del scores
         before = copied_to_host(trained(model)) if others else None

@@ -28,6 +28,7 @@ from rec_experiments.policy import logprobs
 from rec_experiments.policy.batching import collate
 from rec_experiments.policy.logprobs import (
     Head,
+    Wanted,
     at_target,
     compute_logprobs,
     entropy_and_kl,
@@ -72,7 +73,7 @@ def chunks_of(tokens):
 def measured(model, reference, batch, temperature):
     """Of the model alone, or with KL to the reference."""
     others = {} if reference is None else {"reference": reference}
-    return compute_logprobs(model, batch, temperature, others=others, kl=reference is not None)
+    return compute_logprobs(model, batch, temperature, Wanted(others=others, kl=bool(others)))
 
 
 def scored(model, reference, batch, tokens=None):
@@ -257,10 +258,10 @@ def test_chunked_model(family):
 def test_gradients_are_those_asked_for(differentiable, tokens):
     model, reference = (build(FAMILIES["llama"](), seed) for seed in (0, 1))
     with chunks_of(tokens):
-        scores = compute_logprobs(
-            model, rows(), 0.7,
-            others={"reference": reference}, kl=True, differentiable=differentiable,
-        )  # fmt: skip
+        wanted = Wanted(
+            others={"reference": reference}, kl=True, differentiable=frozenset(differentiable)
+        )
+        scores = compute_logprobs(model, rows(), 0.7, wanted)
     assert scores.logp_BT.requires_grad
     assert scores.entropy_BT.requires_grad == ("entropy" in differentiable)
     assert scores.kl_BT.requires_grad == ("kl" in differentiable)

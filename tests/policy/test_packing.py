@@ -15,7 +15,7 @@ from language_models import SHAPE
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Qwen2Config
 
 from rec_experiments.policy.batching import collate, packed
-from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.policy.logprobs import ForwardPass, Wanted
 
 pytestmark = pytest.mark.usefixtures("padded_rows")  # beside what is laid out by choice
 
@@ -49,10 +49,10 @@ def forward(**layout):
 
 def loss_and_gradient(policy, reference, rows, **layout):
     policy.zero_grad()
-    scored = forward(**layout)(
-        policy, sequences_of(rows), others={"reference": reference}, kl=True,
-        differentiable={"entropy", "kl"}, chunked=True,
-    )  # fmt: skip
+    wanted = Wanted(
+        others={"reference": reference}, kl=True, differentiable=frozenset({"entropy", "kl"})
+    )
+    scored = forward(**layout)(policy, sequences_of(rows), wanted, chunked=True)
     loss = torch.zeros((), dtype=torch.float64)
     for b, row in enumerate(rows):
         live = slice(len(row.response))

@@ -35,9 +35,9 @@ def test_repeated_sequences_are_computed_once(mini_batch, algorithm, monkeypatch
     repeated = dataclasses.replace(same, reward_B=rollouts.reward_B)
     computed, forward = [], ForwardPass.__call__
 
-    def counted(self, model, rows, **options):
+    def counted(self, model, rows, *options):
         computed.append(len(rows))
-        return forward(self, model, rows, **options)
+        return forward(self, model, rows, *options)
 
     monkeypatch.setattr(ForwardPass, "__call__", counted)
     once, once_log = gradient_of(model, repeated, pad_id, algorithm)
