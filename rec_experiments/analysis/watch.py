@@ -6,7 +6,6 @@ States are those of `sweeps.state.survey`. Text from run folders cannot control 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -152,16 +151,17 @@ def _numbers(line: Line) -> list[str]:
         _measured(line.rows, key)[-RECENT:]
         for key in ("train/staleness", "train/clip_fraction", "tokens/response")
     )
-    spent = float(seconds(line.rows[line.rows["step"] > 0].tail(RECENT)).sum())
-    ends = line.state.ends
-    left = (ends - datetime.now().astimezone()).total_seconds() if ends else 0
+    recent = seconds(line.rows[line.rows["step"] > 0].tail(RECENT))
+    spent, step = float(recent.sum()), line.state.step
+    steps = line.job.config.get("steps", step)
+    left = recent.mean() * (steps - step) if line.state.name == "running" else 0
     return [
-        f"{line.state.step}/{line.job.config.get('steps', '?')}",
+        f"{step}/{line.job.config.get('steps', '?')}",
         f"{curve(accuracy)} {number(accuracy[-1])}" if len(accuracy) else "",
         number(round(float(stale.mean()), 1)) if len(stale) else "",
         f"{number(100 * float(clipped.mean()))} %" if len(clipped) else "",
         f"{float(tokens.sum()) / spent:,.0f}" if len(tokens) and spent > 0 else "",
-        duration(left) if left > 0 else "",
+        duration(left) if 0 < left < np.inf else "",
     ]
 
 

@@ -48,7 +48,7 @@ def show_jobs(name: str, overrides: list[str]) -> None:
     """Composes the first job alone: the others are neither checked nor known by their folders."""
     figure = load_figure(name, overrides)
     runs = list({frozenset(each.overrides): each for each in points(figure, overrides)}.values())
-    [first] = compose_jobs(figure, runs[:1])
+    [first] = compose_jobs(runs[:1])
     for point in runs:
         print(shlex.join(point.overrides))
     number, gpus, hours = len(runs), gpus_of(first.config), figure.hours

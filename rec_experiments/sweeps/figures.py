@@ -7,7 +7,6 @@ import fnmatch
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
@@ -34,18 +33,41 @@ class SetByArm(UserError):
     """The command line sets a key that an arm sets, whose label would be untrue."""
 
 
-class Sweep(Settings):
-    """Arms × grid (conf/figure.yaml); without arms and grid the values that a command line lists.
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """metric: a key of metrics.jsonl. label: of the y axis. log: whether that is logarithmic."""
+
+    metric: str
+    label: str
+    log: bool
+
+
+class Figure(Settings):
+    """A figure that is drawn from runs (sweeps/NAME.yaml).
 
     arms: legend label to overrides. grid: key to its values. only: patterns of the labels to run,
-    with * for any text.
+    with * for any text. columns: the grid's key whose values are the columns. headings: those
+    values to column titles. panels: the rows. map: what a map has as panels, across and down: the
+    word arm or column, or keys of a run's configuration; and the arm that the others are compared
+    with. statistics: to tabulate, or []. hours: estimated duration of one run.
 
     Raises ValueError for a value of the wrong type and for a pattern that matches no arm.
     """
 
+    name: str
+    title: str
+    caption: str
+    scale: str
     arms: dict[str, list[str]]
     grid: dict[str, list[Any]]
     only: list[str]
+    columns: str
+    headings: dict[str, str]
+    panels: list[Panel]
+    picture: Literal["curves", "map", "stability"]
+    map: dict[str, Any]
+    statistics: list[Statistic]
+    hours: float
 
     def __post_init__(self) -> None:
         if self.arms and not self.only:
@@ -65,64 +87,30 @@ class Sweep(Settings):
             if any(fnmatch.fnmatchcase(label, pattern) for pattern in self.only)
         }
 
-    def heading(self, point: "Point") -> str:
-        """The title of a point's column; "" outside of figures."""
-        return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """metric: a key of metrics.jsonl. label: of the y axis. log: whether that is logarithmic."""
-
-    metric: str
-    label: str
-    log: bool
-
-
-class Figure(Sweep):
-    """A figure that is drawn from runs (sweeps/NAME.yaml).
-
-    columns: the grid's key whose values are the columns. headings: those values to column titles.
-    panels: the rows. map: what a map has as panels, across and down: the
-    word arm or column, or keys of a run's configuration; and the arm that the others are
-    compared with.
-    statistics: to tabulate, or []. hours: estimated duration of one run.
-    """
-
-    name: str
-    title: str
-    caption: str
-    scale: str
-    columns: str
-    headings: dict[str, str]
-    panels: list[Panel]
-    picture: Literal["curves", "map", "stability"]
-    map: dict[str, Any]
-    statistics: list[Statistic]
-    hours: float
-
-    def heading(self, point: "Point") -> str:
-        """The title of a point's column, with the other keys that the command line sweeps."""
-        value = point.lines[self.columns].partition("=")[2]
-        lines = [point.lines[key].partition("=") for key in self.divided_by(point)]
-        named = [f"{key.rpartition('.')[2]} = {chosen}" for key, _, chosen in lines]
-        return ", ".join([self.headings.get(value, value), *named])
-
-    def divided_by(self, point: "Point") -> list[str]:
-        """The swept keys whose values are not shown side by side, as columns or in a map."""
+    def divided_by(self, overrides: Iterable[str]) -> list[str]:
+        """The keys that the command line gives several values, besides the seed and those that the
+        figure shows side by side, as columns or in a map."""
         places = [self.columns, *(self.map.get(name, []) for name in ("panels", "across", "down"))]
         shown = {key for each in places for key in ([each] if isinstance(each, str) else each)}
-        return [key for key in point.swept if key not in shown]
+        lines = {key: _lines(each) for key, each in _of_runs(overrides).items()}
+        return [key for key in lines if len(lines[key]) > 1 and key not in {*shown, "seed"}]
+
+    def heading(self, lines: dict[str, str], divided_by: Iterable[str]) -> str:
+        """The title of a cell's column, with the other keys that the command line sweeps."""
+        value = lines[self.columns].partition("=")[2]
+        others = [lines[key].partition("=") for key in divided_by]
+        named = [f"{key.rpartition('.')[2]} = {chosen}" for key, _, chosen in others]
+        return ", ".join([self.headings.get(value, value), *named])
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One cell of arms × grid. label: the arm's, or "". lines: key to its override. swept: the keys
-    other than the seed to which the command line gives several values."""
+    """One cell of arms × grid. label: the arm's, or "" for a multirun. heading: of its column, or
+    "". lines: key to its override."""
 
     label: str
+    heading: str
     lines: dict[str, str]
-    swept: tuple[str, ...] = ()
 
     @property
     def overrides(self) -> list[str]:
@@ -131,12 +119,8 @@ class Point:
 
 def names() -> list[str]:
     """All figures with a sweep: the paper's in its order, then those of other packages."""
-    found = ((folder / "sweep").glob("*.yaml") for folder in schema.conf_folders())
-    return [file.stem for files in found for file in sorted(files, key=_length_first)]
-
-
-def _length_first(file: Path) -> tuple[int, str]:
-    return len(file.stem), file.stem
+    found = [[*(folder / "sweep").glob("*.yaml")] for folder in schema.conf_folders()]
+    return [name for files in found for _, name in sorted((len(f.stem), f.stem) for f in files)]
 
 
 def load_figure(name: str, overrides: Iterable[str] = ()) -> Figure:
@@ -150,7 +134,7 @@ def load_figure(name: str, overrides: Iterable[str] = ()) -> Figure:
     common = _read("figure")
     scales = [str(each.value()) for each in changes if each.get_key_element() == "scale"]
     scale = _read(f"scale/{[common.pop('scale'), *scales][-1]}")
-    root = OmegaConf.merge(scale, common, *_layers(name))
+    root: Any = OmegaConf.merge(scale, common, *_layers(name))
     OmegaConf.set_struct(root, True)
     for change in changes:
         if change.key_or_group.startswith(OF_SWEEP):
@@ -159,25 +143,17 @@ def load_figure(name: str, overrides: Iterable[str] = ()) -> Figure:
                 OmegaConf.update(root, key, change.value(), force_add=change.is_add())
             except OmegaConfBaseException as error:
                 raise UserError(f"{change.input_line}: {first_line(error)}") from error
-    node: Any = OmegaConf.to_container(root, resolve=True)
-    return _figure(name, _at_scale(node))
-
-
-def _at_scale(node: dict[str, Any]) -> dict[str, Any]:
-    """The node with the values of its scale merged in.
-
-    Raises UserError for a scale without arms if other scales have some.
-    """
-    if isinstance(node["only"], str):  # one label, without brackets
-        node = {**node, "only": [node["only"]]}
-    at, scale = node["at"], node["scale"]
-    merged: Any = OmegaConf.to_container(OmegaConf.merge(node, at.get(scale, {})))
-    with_arms = [name for name, special in at.items() if special.get("arms")]
-    if with_arms and not merged["arms"]:
+    if isinstance(root.only, str):  # one label, without brackets
+        root.only = [root.only]
+    OmegaConf.resolve(root)
+    OmegaConf.set_struct(root, False)
+    node: Any = OmegaConf.to_container(OmegaConf.merge(root, root["at"].get(root.scale, {})))
+    with_arms = [name for name, special in node["at"].items() if special.get("arms")]
+    if with_arms and not node["arms"]:
         raise UserError(
-            f"scale={scale}: this sweep has no arms there; allowed: {', '.join(with_arms)}"
+            f"scale={node['scale']}: this sweep has no arms there; allowed: {', '.join(with_arms)}"
         )
-    return merged
+    return _figure(name, node)
 
 
 def _layers(name: str) -> list[dict[str, Any]]:
@@ -206,42 +182,38 @@ def claim_rates(scale: str) -> list[float]:
     return [float(rate) for rate in _read(f"scale/{scale}").get("claim_rates", [])]
 
 
-def points(figure: Sweep, overrides: Iterable[str]) -> list[Point]:
+def points(figure: Figure | None, overrides: Iterable[str]) -> list[Point]:
     """Arms × grid as overrides: the first axis is the outermost loop, the arms the innermost.
 
     An override with several values, as in seed=0,1, is an axis; any override replaces the axis of
-    its key. Raises SetByArm for an override of a key that an arm sets.
+    its key. figure: None for a multirun, which has these axes alone. Raises SetByArm for an
+    override of a key that an arm sets.
     """
-    parsed = [override for override in parse(overrides) if not _shapes_sweep(override)]
-    typed = {override.get_key_element(): _lines(override) for override in parsed}
+    overrides = [*overrides]
+    typed = _of_runs(overrides)
     grid = {
         key: [f"{key}={'null' if value is None else value}" for value in values]
-        for key, values in figure.grid.items()
+        for key, values in (figure.grid if figure else {}).items()
     }
-    axes = {**grid, **typed}
+    axes = grid | {key: _lines(override) for key, override in typed.items()}
+    chosen = (figure.chosen() if figure else {}) or {"": []}
     arms = {
         label: {o.get_key_element(): str(o.input_line) for o in parse(lines)}
-        for label, lines in (figure.chosen() or {"": []}).items()
+        for label, lines in chosen.items()
     }
-    for override in parsed:
-        for label, arm in arms.items():
-            if override.key_or_group in arm:
-                raise SetByArm(
-                    f"{override.input_line}: the arm {label} sets {override.key_or_group}; "
-                    "choose arms with hydra.sweeper.only=[LABEL,…]"
-                )
-    swept = tuple(key for key, lines in typed.items() if len(lines) > 1 and key != "seed")
-    points = []
+    for override, (label, arm) in itertools.product(typed.values(), arms.items()):
+        if override.key_or_group in arm:
+            raise SetByArm(
+                f"{override.input_line}: the arm {label} sets {override.key_or_group}; "
+                "choose arms with hydra.sweeper.only=[LABEL,…]"
+            )
+    divided_by = figure.divided_by(overrides) if figure else []
+    found = []
     for lines in itertools.product(*axes.values()):
         cell = dict(zip(axes, lines, strict=True))
-        points += [Point(label, {**cell, **arm}, swept) for label, arm in arms.items()]
-    return points
-
-
-def swept(figure: Figure, overrides: Iterable[str]) -> list[str]:
-    """The keys that the command line gives several values, besides the seed and those that the
-    figure shows side by side."""
-    return figure.divided_by(points(figure, overrides)[0])
+        heading = figure.heading(cell, divided_by) if figure else ""
+        found += [Point(label, heading, {**cell, **arm}) for label, arm in arms.items()]
+    return found
 
 
 def _figure(name: str, node: dict[str, Any]) -> Figure:
@@ -278,6 +250,12 @@ def parse(overrides: Iterable[str]) -> list[Override]:
         return OverridesParser.create().parse_overrides([*overrides])
     except HydraException as error:
         raise UserError(explain(error)) from error
+
+
+def _of_runs(overrides: Iterable[str]) -> dict[str, Override]:
+    """The overrides of runs, by their keys."""
+    parsed = {each.get_key_element(): each for each in parse(overrides)}
+    return {key: each for key, each in parsed.items() if not _shapes_sweep(each)}
 
 
 def _shapes_sweep(override: Override) -> bool:

@@ -11,7 +11,7 @@ from rec_experiments.config.composition import composing
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.identity import identity, run_path
 from rec_experiments.runs.run_folder import RunFolder
-from rec_experiments.sweeps.figures import Point, Sweep, points
+from rec_experiments.sweeps.figures import Figure, Point, points
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,16 @@ class Job:
     path: Path
 
 
-def jobs(sweep: Sweep, overrides: Sequence[str] = ()) -> list[Job]:
-    """Every job of the sweep, composed and checked. Runs nothing.
+def jobs(figure: Figure | None, overrides: Sequence[str] = ()) -> list[Job]:
+    """Every job of a figure, or of a multirun (None), composed and checked. Runs nothing.
 
     A value in `overrides` replaces an axis of the grid. Two labels may share a run folder. Raises
-    UserError for a wrong override.
+    UserError for a wrong override and for a run that is not possible.
     """
-    return compose_jobs(sweep, points(sweep, overrides))
+    return compose_jobs(points(figure, overrides))
 
 
-def compose_jobs(sweep: Sweep, points: list[Point]) -> list[Job]:
+def compose_jobs(points: list[Point]) -> list[Job]:
     """The points as jobs. Raises UserError for a run that is not possible."""
     with composing() as compose:
         configs = [
@@ -43,7 +43,7 @@ def compose_jobs(sweep: Sweep, points: list[Point]) -> list[Job]:
             for point in points
         ]
     return [
-        Job(point.label, sweep.heading(point), point.overrides, config, run_path(config))
+        Job(point.label, point.heading, point.overrides, config, run_path(config))
         for point, config in zip(points, configs, strict=True)
     ]
 

@@ -2,7 +2,8 @@
 
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import hydra
@@ -18,12 +19,12 @@ from rec_experiments.config.labels import tracked_name
 from rec_experiments.runs import checkout
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.runs.trackers import track_finished
-from rec_experiments.sweeps.figures import OF_SWEEP, Sweep, load_figure, parse
+from rec_experiments.sweeps.figures import OF_SWEEP, load_figure, parse
 from rec_experiments.sweeps.jobs import Job, distinct, finished, jobs
 from rec_experiments.sweeps.local import Task
-from rec_experiments.sweeps.manifest import multirun_name, output_folder, write_manifests
+from rec_experiments.sweeps.manifest import multirun_name, output_folder, write_manifest
 from rec_experiments.sweeps.slurm import SlurmLauncher
-from rec_experiments.sweeps.state import ACTIVE, State, survey
+from rec_experiments.sweeps.state import ACTIVE, survey
 
 PROGRAM = "python -m rec_experiments"
 
@@ -38,20 +39,25 @@ def launch(words: Sequence[str], task: Task) -> None:
     """
     figures = [word.removeprefix("sweep=") for word in words if word.startswith("sweep=")]
     overrides = [word for word in words if not word.startswith("sweep=")]
-    if figures:
-        figure = load_figure(figures[-1], overrides)
-        name, found = figure.name, jobs(figure, overrides)
-    else:
+    if not figures:
         for word in overrides:
             if word.startswith(("scale=", OF_SWEEP)):
                 raise UserError(f"{word}: belongs to a sweep; name one, as in -m sweep=fig3")
-        multirun = Sweep(arms={}, grid={}, only=["*"])
-        name, found = multirun_name(overrides), jobs(multirun, overrides)
-    launcher = _launcher(overrides)
+    figure = load_figure(figures[-1], overrides) if figures else None
+    name = figure.name if figure else multirun_name(overrides)
+    found, launcher = jobs(figure, overrides), _launcher(overrides)
     runs = distinct(found)
     states = survey(runs.values())
-    manifests = write_manifests(name, found)
-    print(_found(states.values()), flush=True)
+    manifest = write_manifest(name, found)
+    count = Counter(state.name for state in states.values())
+    others = sum(bool(state.release) for state in states.values())
+    active = sum(count[each] for each in ACTIVE)
+    print(
+        f"{len(runs)} runs, {count['done']} already finished"
+        + (f" ({others} by another release; remake=true repeats them)" if others else "")
+        + (f", {active} queued or running" if active else ""),
+        flush=True,
+    )
     track([job for path, job in runs.items() if states[path].name == "done"])
     inactive = ("done", *ACTIVE)
     waiting = [job for path, job in runs.items() if states[path].name not in inactive]
@@ -59,7 +65,7 @@ def launch(words: Sequence[str], task: Task) -> None:
         print("the checkout has uncommitted changes; provenance.json records the diff")
     if waiting and isinstance(launcher, SlurmLauncher):
         submission = launcher.submit(name, waiting)
-        known = [each for each in overrides if figures or each.startswith("output_dir=")]
+        known = [each for each in overrides if figure or each.startswith("output_dir=")]
         print(
             f"submitted {len(waiting)} job{'s' * (len(waiting) > 1)} as {submission.name}",
             f"  state   {PROGRAM} sweeps status {shlex.join([name, *known])}",
@@ -69,12 +75,9 @@ def launch(words: Sequence[str], task: Task) -> None:
         )
     elif waiting:
         _report(waiting, launcher.run(task, waiting))
-    if figures:
-        picture = [name, *overrides]
-    else:
-        outputs = ",".join(str(file.parents[1]) for file in manifests)
-        picture = [name, *(["--runs", outputs] if outputs != str(output_folder()) else [])]
-    print("manifest ", *manifests)
+    places = [] if manifest.parents[1] == output_folder() else ["--runs", str(manifest.parents[1])]
+    picture = [name, *(overrides if figure else places)]
+    print(f"manifest  {manifest}")
     print(f"picture   figures/{name}.png, drawn by {PROGRAM} figures {shlex.join(picture)}")
 
 
@@ -114,19 +117,6 @@ def _report(waiting: Sequence[Job], reasons: Sequence[str | None]) -> None:
     if failed:
         print("failed:", *map(printable, failed), sep="\n  ", file=sys.stderr)
         sys.exit(1)
-
-
-def _found(states: Iterable[State]) -> str:
-    """One line on the runs that exist already."""
-    found = list(states)
-    names = [state.name for state in found]
-    others = sum(bool(state.release) for state in found)
-    active = sum(name in ACTIVE for name in names)
-    return (
-        f"{len(found)} runs, {names.count('done')} already finished"
-        + (f" ({others} by another release; remake=true repeats them)" if others else "")
-        + (f", {active} queued or running" if active else "")
-    )
 
 
 def track(done: Sequence[Job]) -> None:

@@ -8,7 +8,6 @@ import csv
 import hashlib
 import io
 import shlex
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,19 +46,22 @@ def multirun_name(overrides: Iterable[str]) -> str:
     return f"multirun-{digest[:8]}"
 
 
-def write_manifests(name: str, jobs: Sequence[Job]) -> list[Path]:
-    """Write the jobs into the manifests of their output folders, and return these files.
+def write_manifest(name: str, jobs: Sequence[Job]) -> Path:
+    """Write the jobs into the manifest of their output folder, and return that file.
 
     A job without an arm or a column has its method or its schedule there. A new line replaces that
     of the same job, and that of the same run in the same arm; the others stay. Raises UserError if
-    an old manifest is damaged.
+    an old manifest is damaged, and for jobs of several output folders.
     """
+    output, *others = {output_of(job) for job in jobs}
+    if others:
+        raise UserError(f"output_dir={output},{others[0]}: must be one folder for all runs")
+    file = output / FOLDER / f"{name}.csv"
     arms, _ = without_shared(methods([(job.config, job.overrides) for job in jobs]))
-    new: dict[Path, list[Line]] = defaultdict(list)
+    lines = []
     for job, method in zip(jobs, arms, strict=True):
-        output = output_of(job)
         inside = job.path.is_relative_to(output)
-        new[output / FOLDER / f"{name}.csv"].append(
+        lines.append(
             Line(
                 figure=name,
                 arm=job.label or method,
@@ -69,15 +71,14 @@ def write_manifests(name: str, jobs: Sequence[Job]) -> list[Path]:
                 overrides=shlex.join(job.overrides),
             )
         )
-    for file, lines in new.items():
-        replaced = {line.job for line in lines} | {(line.arm, line.run) for line in lines}
-        old = read_manifest(file)
-        kept = [each for each in old if replaced.isdisjoint([each.job, (each.arm, each.run)])]
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([Line._fields, *kept, *lines])
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, text.getvalue().encode())
-    return list(new)
+    new = {line.job for line in lines} | {(line.arm, line.run) for line in lines}
+    old = read_manifest(file)
+    kept = [each for each in old if new.isdisjoint([each.job, (each.arm, each.run)])]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([Line._fields, *kept, *lines])
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, text.getvalue().encode())
+    return file
 
 
 def read_manifest(file: Path) -> list[Line]:
@@ -120,16 +121,14 @@ def launched(name: str, overrides: Sequence[str]) -> list[Job]:
     output = output_folder(overrides)
     lines = read_manifest(output / FOLDER / f"{name}.csv")
     if name in names() or not lines:
-        figure = load_figure(name, overrides)
         runs = {line.job: line.run for line in lines}
+        found = points(load_figure(name, overrides), overrides)
+        words = [shlex.join(point.overrides) for point in found]
         lines = [
-            Line(name, point.label, figure.heading(point), 0, "", shlex.join(point.overrides))
-            for point in points(figure, overrides)
+            Line(name, point.label, point.heading, 0, f"not launched {number}", words[number])
+            for number, point in enumerate(found)
         ]
-        lines = [
-            line._replace(run=runs.get(line.job, f"not launched {number}"))
-            for number, line in enumerate(lines)
-        ]
+        lines = [line._replace(run=runs.get(line.job, line.run)) for line in lines]
     jobs: dict[Path, Job] = {}
     for line in lines:
         path, words = output / line.run, shlex.split(line.overrides)

@@ -7,10 +7,10 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import submitit
+from submitit.helpers import clean_env, environment_variables
 
 from rec_experiments.common.errors import UserError, first_line
 from rec_experiments.config.labels import gpus_of
@@ -19,20 +19,7 @@ from rec_experiments.sweeps.submission import Submission, prepare
 from rec_experiments.sweeps.supervisor import IGNORE_USR2, Supervisor
 
 NO_LIMIT = 1_000_000  # of submitit's count of time limits: the supervisor looks at checkpoints
-
-
-@contextlib.contextmanager
-def outside_of_jobs() -> Iterator[None]:
-    """Hide the variables of the job that this process may be in. The submitted jobs would inherit
-    them, and SLURM refuses those that contradict their own resources."""
-    inherited = {key: os.environ[key] for key in os.environ if key.startswith(("SLURM_", "SRUN_"))}
-    inherited.pop("SLURM_CONF", None)
-    for key in inherited:
-        del os.environ[key]
-    try:
-        yield
-    finally:
-        os.environ.update(inherited)
+OF_SBATCH = ("SLURM_CONF", "SBATCH_")  # variables that submitted jobs need
 
 
 class SlurmLauncher:
@@ -67,18 +54,25 @@ class SlurmLauncher:
         executor = submitit.SlurmExecutor(
             submission.folder, max_num_timeout=NO_LIMIT, python=python
         )
+        code, notice = shlex.quote(str(submission.code)), self.resources["signal_delay_s"]
+        environment = [
+            f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}",
+            "export PYTHONSAFEPATH=1",  # and not from the working directory
+            f"export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={notice}",
+        ]
+        quiet = contextlib.redirect_stderr(io.StringIO())  # the error repeats it
+        kept = {key: value for key, value in os.environ.items() if key.startswith(OF_SBATCH)}
         try:
             executor.update_parameters(
                 job_name=submission.name,
-                setup=[*self.lines, *self._environment(submission)],
+                setup=[*self.lines, *environment],
                 stderr_to_stdout=True,
                 additional_parameters={"requeue": True, **self.options},
                 **resources,
             )
-            quiet = contextlib.redirect_stderr(io.StringIO())  # the error repeats it
-            with quiet, outside_of_jobs():
+            with quiet, clean_env(), environment_variables(**kept):
                 executor.map_array(
-                    Supervisor(self.resources["signal_delay_s"]),
+                    Supervisor(notice),
                     [self._command(submission, number) for number in range(len(jobs))],
                     [str(job.path / "log.txt") for job in submission.jobs],
                 )
@@ -113,17 +107,9 @@ class SlurmLauncher:
             )
         return self.resources
 
-    def _environment(self, submission: Submission) -> list[str]:
-        """Lines of the job's script: Python imports the copied code."""
-        return [
-            f"export PYTHONPATH={shlex.quote(str(submission.code))}${{PYTHONPATH:+:$PYTHONPATH}}",
-            "export PYTHONSAFEPATH=1",  # and not from the working directory
-            f"export TORCH_ELASTIC_SHUTDOWN_TIMEOUT={self.resources['signal_delay_s']}",
-        ]
-
     def _command(self, submission: Submission, number: int) -> list[str]:
         """The command of a job: under torchrun for several ranks."""
-        ranks = submission.jobs[number].config.get("ranks", 1)
+        ranks = submission.jobs[number].config["ranks"]
         torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         return [
             *self.container,

@@ -5,9 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from rec_experiments.common.errors import UserError
 from rec_experiments.runs.run_folder import RunFolder
@@ -24,7 +22,6 @@ ENDING = re.compile(
 )
 
 STUCK = "and has no new checkpoint since"  # the supervisor writes it for a job that it gives up
-REQUEUE_FAILED = "CalledProcessError: Command '['scontrol', 'requeue'"
 
 Place = tuple[Submission, int]  # the submission of a job, and its number there
 Queue = dict[tuple[str, int], tuple[str, str]]  # submission and number: SLURM's state and reason
@@ -34,13 +31,12 @@ Queue = dict[tuple[str, int], tuple[str, str]]  # submission and number: SLURM's
 class State:
     """name: done, running, queued, failed, missing, interrupted (the state is saved, and no job is
     queued to resume it), outdated (done by another release, and to be repeated) or unreadable (a
-    file is damaged). step: of the last row. note: the reason for the state. ends: expected end of a
-    running job. release: the other releases that made a done run."""
+    file is damaged). step: of the last row. note: the reason for the state. release: the other
+    releases that made a done run."""
 
     name: str
     step: int
     note: str = ""
-    ends: datetime | None = None
     release: str = ""
 
 
@@ -74,15 +70,15 @@ def _readable_state(job: Job, record: Place | None, queue: Queue) -> State:
     if in_queue and in_queue[0] in WAITING:
         return State("queued", step, in_queue[1])
     if in_queue or folder.is_held():
-        return State("running", step, ends=_ends(job, status, step))
-    stuck = any(sign in _log(record) for sign in (STUCK, REQUEUE_FAILED))
-    failed = claim == "failed" and not _is_older(job.path, record)
-    if not stuck and (claim in ("done", "interrupted") or failed):
+        return State("running", step)
+    failed, log = claim == "failed" and not _is_older(job.path, record), _log(record)
+    if STUCK not in log and (claim in ("done", "interrupted") or failed):
         name = "outdated" if claim == "done" else claim
         return State(name, step, str(status.get("reason") or f"by {folder.other_releases()}"))
-    begun = claim != "missing" or _log(record) or mistake_in_log(job.path)
-    if begun:  # a killed process leaves the status `running`
-        return State("failed", step, _last_words(job.path, _log(record)))
+    ending = ENDING.search(log)
+    reason = mistake_in_log(job.path) or (ending[0] if ending else "")
+    if claim != "missing" or log or reason:  # a killed process leaves the status `running`
+        return State("failed", step, reason or "ended without a result")
     return State("missing", step)
 
 
@@ -107,19 +103,6 @@ def read_queue() -> Queue:
     }
 
 
-def _ends(job: Job, status: dict[str, Any], step: int) -> datetime | None:
-    """The expected end, from the speed since the last start."""
-    steps = step - status.get("from_step", step)
-    if steps <= 0:
-        return None
-    last = datetime.fromtimestamp((job.path / "metrics.jsonl").stat().st_mtime).astimezone()
-    try:
-        took = (last - datetime.fromisoformat(status["since"])).total_seconds()
-    except (KeyError, TypeError, ValueError):  # missing or edited by hand
-        return None
-    return last + timedelta(seconds=took / steps * (job.config.get("steps", step) - step))
-
-
 def _is_older(path: Path, record: Place | None) -> bool:
     """Whether the run's status is older than its last submission."""
     if record is None:
@@ -135,14 +118,6 @@ def _log(record: Place | None) -> str:
     submission, number = record
     name = f"*_{number}_0_log.out" if len(submission.jobs) > 1 else "*_0_log.out"
     return "".join(map(_text, submission.folder.glob(name))).rpartition(STARTED)[2]
-
-
-def _last_words(path: Path, log: str) -> str:
-    """Why a job ended whose run recorded no reason."""
-    if REQUEUE_FAILED in log:
-        return "scontrol requeue failed, so the job is not queued again"
-    ending = ENDING.search(log)
-    return mistake_in_log(path) or (ending[0] if ending else "ended without a result")
 
 
 def mistake_in_log(path: Path) -> str:

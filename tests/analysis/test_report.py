@@ -42,7 +42,7 @@ def folder(tmp_path_factory) -> Path:
     for number, point in enumerate(sweeps.points(figure, LINES)):
         words, run = point.overrides, f"run{number}"
         write_run(folder / run, words)
-        label, heading = point.label, figure.heading(point)
+        label, heading = point.label, point.heading
         lines.append(["fig6", label, heading, 0, run, shlex.join(words)])
     lines.append(["fig11", *lines[0][1:]])
     write_run(folder / "loner", ["algo=opmd", "seed=7"], HOSTILE)

@@ -63,7 +63,7 @@ def test_numbers_are_those_of_the_rows(going):
         "run", "state", "step", "accuracy", "staleness", "clipped", "tokens/s", "left", "note"
     ]  # fmt: skip
     # staleness: mean of steps 31 to 40
-    assert " ".join(line.split()) == "going running 40/100 ▃▂▂▃▄ 0.4 1.5 2 % 250 going"
+    assert " ".join(line.split()) == "going running 40/100 ▃▂▂▃▄ 0.4 1.5 2 % 250 2 min going"
     assert alarms == [
         "going: a collapse may be coming: effective sample size 0.02 since step 10, should be at "
         "least 0.15",

@@ -105,9 +105,10 @@ def test_its_sweep_runs_and_its_figure_is_drawn(environment, tmp_path):
 def test_a_submitted_job_runs_the_copy_whatever_becomes_of_the_package(environment, tmp_path):
     script = f"""
 from rec_experiments import sweeps
+from rec_experiments.sweeps.submission import prepare
 overrides = [*{SMALL}, "hydra.sweeper.only=[MyAlgorithm]", "sync=on_policy", "seed=0"]
 sweep = sweeps.load_figure("my_algorithm", overrides)
-sent = sweeps.prepare("my_algorithm", sweeps.jobs(sweep, overrides))
+sent = prepare("my_algorithm", sweeps.jobs(sweep, overrides))
 print(sent.folder, sent.code, sent.jobs[0].path)
 """
     folder, code, run = python("-c", script, cwd=tmp_path, **environment).split()

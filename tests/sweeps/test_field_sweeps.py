@@ -18,6 +18,8 @@ from rec_experiments.cli.main import run_command
 from rec_experiments.common.pieces import class_name
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
+from rec_experiments.sweeps.jobs import distinct
+from rec_experiments.sweeps.manifest import write_manifest
 
 
 def expanded(name, scale, *overrides):
@@ -60,7 +62,7 @@ def test_constant_lags_are_constant_after_their_first_steps(scale):
     assert {point.label for point in found} == set(figure.arms)
     point = found[-1]
     sync = experiment(*point.overrides).sync
-    lag = int(figure.heading(point))
+    lag = int(point.heading)
     assert set(sync.ages(1, 150)[lag:]) == {lag}
 
 
@@ -151,8 +153,8 @@ def test_the_files_of_the_tables_have_their_columns(table, tmp_path):
     """Runs that rise from 0.3 by 1 / 80 a step, and by 0.01 a seed."""
     output_dir = f"output_dir={tmp_path}/runs"
     runs = sweeps.jobs(sweeps.load_figure(table), [output_dir])
-    sweeps.write_manifests(table, runs)
-    for path, job in sweeps.distinct(runs).items():
+    write_manifest(table, runs)
+    for path, job in distinct(runs).items():
         steps = job.config["steps"]
         write_run(tmp_path / "runs" / path.name, rows_of(STABLE, job.config["seed"], steps))
     run_command("figures", table, f"--out={tmp_path}", f"--runs={tmp_path}/runs")

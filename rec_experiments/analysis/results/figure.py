@@ -34,7 +34,7 @@ class FigureRuns:
     runs: a row for each arm, column and seed, with the columns of `table.runs`; `overrides` are
     those of the figure's point. A run that has not begun has the state `missing`. steps: a row for
     each recorded step of these runs, as `table.table`. swept: keys whose values divide the columns
-    further (sweeps.swept). The others: as in sweeps.Figure.
+    further (Figure.divided_by). The others: as in sweeps.Figure.
     """
 
     name: str
@@ -88,7 +88,7 @@ def figure_runs(name: str, found: pandas.DataFrame, overrides: Sequence[str]) ->
         {
             "figure": name,
             "arm": [point.label for point in points],
-            "column": [figure.heading(point) for point in points],
+            "column": [point.heading for point in points],
             "overrides": [shlex.join(point.overrides) for point in points],
         }
     )
@@ -107,7 +107,7 @@ def figure_runs(name: str, found: pandas.DataFrame, overrides: Sequence[str]) ->
         name=name,
         runs=runs,
         steps=table(runs),
-        swept=sweeps.swept(figure, [*overrides]),
+        swept=figure.divided_by(overrides),
         **{key: getattr(figure, key) for key in of_figure},
     )
 

@@ -28,7 +28,7 @@ def fig5(tmp_path_factory):
     figure = sweeps.load_figure("fig5", lines)
     parts = []
     for number, point in enumerate(sweeps.points(figure, lines)):
-        bad = (point.label, figure.heading(point)) == (REINFORCE, INTERVAL)
+        bad = (point.label, point.heading) == (REINFORCE, INTERVAL)
         heights = COLLAPSES if bad else LEARNS
         seed = int(point.lines["seed"].partition("=")[2])
         accuracy = np.interp(STEPS, np.linspace(0, 150, 5), heights) + 0.001 * seed

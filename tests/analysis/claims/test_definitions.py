@@ -73,7 +73,7 @@ def test_rates_and_seeds_are_fixed_beforehand():
 @pytest.mark.parametrize("name", sorted({each.figure for c in CLAIMS for each in c.endpoints}))
 def test_every_endpoint_finds_its_cells_in_the_sweep(name, scale):
     figure = sweeps.load_figure(name, [f"scale={scale}"])
-    cells = {(p.label, figure.heading(p)) for p in sweeps.points(figure, [f"scale={scale}"])}
+    cells = {(p.label, p.heading) for p in sweeps.points(figure, [f"scale={scale}"])}
     for each in (each for claim in CLAIMS for each in claim.endpoints if each.figure == name):
         for arm in filter(None, [each.arm, each.against]):
             fits = {cell for cell in cells if matches(cell[0], arm) and cell[1] == each.column}
