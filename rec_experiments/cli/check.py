@@ -32,8 +32,8 @@ def main(
     ] = False,
 ) -> None:
     from rec_experiments.runs.api import Experiment  # imports torch
+    from rec_experiments.runs.learning_signal import try_first_batch
     from rec_experiments.runs.prepare import verifier_for
-    from rec_experiments.runs.trial import try_first_batch
 
     settings = Experiment.compose(*overrides).settings
     train, evaluation = settings.dataset.load()

@@ -26,7 +26,7 @@ def main(
     ] = "model",
 ) -> None:
     schema.register()
-    from rec_experiments.runs.export import export  # imports torch
+    from rec_experiments.runs.saved import export  # imports torch
 
     step = export(run, out, step, part == "adapter")
     print(f"{out}: the {part} of {run} after {step} gradient steps")

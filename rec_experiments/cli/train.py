@@ -12,7 +12,7 @@ from rec_experiments.cli.command import one_line_errors
 from rec_experiments.common import distributed
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.runs.finished import report_finished
+from rec_experiments.runs.display import report_finished
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ import errno
 import fcntl
 import functools
 import hashlib
-import json
 import math
 import os
 import secrets
@@ -20,8 +19,6 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from rec_experiments.common.errors import UserError, first_line
-
-Row = dict[str, Any]  # one line of a JSON Lines file; it has a `step`
 
 PARTIAL = ".*.partial"  # pattern of the names of files that are being written
 PRIVATE = 0o600  # mode of a file that only its owner may read
@@ -126,44 +123,6 @@ def lock(file: IO[Any], kind: int = fcntl.LOCK_EX, patience: float = math.inf) -
                 raise
             print(f"{file.name}: its file system has no locks; start one process", file=sys.stderr)
             return True
-
-
-def read_rows(path: Path) -> list[tuple[bytes, Row]]:
-    """The lines of a JSON Lines file of rows, each as bytes and as the row.
-
-    An incomplete last line is dropped: a process was killed while it wrote it. Raises ValueError
-    for any other damaged line.
-    """
-    lines = path.read_bytes().split(b"\n")[:-1]
-    rows = [*map(_row, lines)]
-    if rows and rows[-1] is None:
-        rows.pop()
-    if None in rows:
-        raise ValueError(f"line {rows.index(None) + 1} is damaged")
-    return [(line, row) for line, row in zip(lines, rows, strict=False) if row is not None]
-
-
-def last_row(path: Path, tail: int) -> Row | None:
-    """The last complete row within the last `tail` bytes, or None."""
-    with open(path, "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - tail))
-        lines = file.read().split(b"\n")[:-1]
-    return next((row for row in map(_row, reversed(lines)) if row is not None), None)
-
-
-def _row(line: bytes) -> Row | None:
-    """The row on a line, None if it is damaged. pydantic's parser is faster, but stricter than
-    json, which decides."""
-    from pydantic_core import from_json
-
-    try:
-        row = from_json(line)
-    except ValueError:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            return None
-    return row if isinstance(row, dict) and type(row.get("step")) is int else None
 
 
 def remove(path: Path) -> None:

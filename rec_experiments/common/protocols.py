@@ -52,5 +52,5 @@ class Tracker(Protocol):
 
 @runtime_checkable
 class Tracking(Protocol):
-    def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
-        """Start or continue tracking a run."""
+    def start(self, name: str, folder: Path, config: dict[str, Any]) -> Tracker:
+        """Start or continue tracking a run. folder: of the run. config: its resolved values."""

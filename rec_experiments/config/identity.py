@@ -7,7 +7,6 @@ from typing import Any
 
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.pieces import TARGET, class_name
-from rec_experiments.rollout.schedule import Schedule
 
 RELEASE = 13  # raised whenever the numbers of runs change
 
@@ -16,9 +15,6 @@ NOT_IDENTITY = (
     "algo", "name", "pipeline", "tracking", "async_checkpoints", "output_dir", "run_dir",
     "resplit", "remake",
 )  # fmt: skip
-
-# `sync` of a run that synchronises before every batch.
-ON_POLICY = {TARGET: f"{Schedule.__module__}.{Schedule.__name__}", "interval": 1, "offset": 0}
 
 
 def identity(config: dict[str, Any]) -> dict[str, Any]:
@@ -42,13 +38,6 @@ def run_path(config: dict[str, Any]) -> Path:
     schedule = "offline" if sync["interval"] is None else f"m{sync['interval']}-n{sync['offset']}"
     folder = f"{name}_{schedule}_seed{config['seed']}_{digest[:8]}"
     return Path(config["output_dir"]).expanduser() / folder
-
-
-def on_policy_path(config: dict[str, Any], folder: Path) -> Path | None:
-    """The folder, inside `folder`, of the same run made on-policy; None if it is on-policy."""
-    sync = ON_POLICY | {"phase": config["sync"]["phase"]}
-    twin = {**config, "sync": sync, "output_dir": str(folder), "run_dir": None}
-    return run_path(twin) if sync != config["sync"] else None
 
 
 def refuse_other(found: dict[str, Any], wanted: dict[str, Any], place: str) -> None:

@@ -24,7 +24,7 @@ from rec_experiments.plan.passes import recomputes
 from rec_experiments.plan.sampler import GB, ITEMSIZE, SamplerMemory, check_cache, sampler_memory
 from rec_experiments.policy.models import Pretrained
 from rec_experiments.rollout.pipeline import Overlap
-from rec_experiments.runs.parts import frozen_roles
+from rec_experiments.runs.prepare import frozen_roles
 
 SHAPES = Path(__file__).with_name("shapes.yaml")
 HOST = "host"

@@ -14,7 +14,7 @@ from rec_experiments.plan.passes import recomputes
 from rec_experiments.plan.sampler import GB, ITEMSIZE, SamplerMemory, cache_bytes_per_token
 from rec_experiments.policy.models import Adapted
 from rec_experiments.rollout.pipeline import Overlap
-from rec_experiments.runs.parts import frozen_roles
+from rec_experiments.runs.prepare import frozen_roles
 
 FORWARD, BACKWARD = 2, 4  # operations per weight and token; of a frozen weight half the latter
 

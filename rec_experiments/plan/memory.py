@@ -23,7 +23,7 @@ from rec_experiments.policy.logprobs import ForwardPass, Wanted
 from rec_experiments.policy.lora import adapted, trained
 from rec_experiments.policy.models import Adapted
 from rec_experiments.rollout.pipeline import Overlap
-from rec_experiments.runs.parts import compute_dtype, frozen_roles
+from rec_experiments.runs.prepare import compute_dtype, frozen_roles
 from rec_experiments.training.gradient import begin_gradient
 from rec_experiments.training.policies import Teacher
 from rec_experiments.training.updates import AdamW8bit

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from rec_experiments.common import rng
-from rec_experiments.common.batch import Rollouts, SampleKey
+from rec_experiments.common.batch import Rollouts
 from rec_experiments.common.distributed import ALONE, World, copied_to_host
 from rec_experiments.common.problems import Problem
 from rec_experiments.policy.lora import Base
@@ -24,6 +24,7 @@ from rec_experiments.rollout.worker import (
     Snapshot,
     Weights,
     ready,
+    sample_keys,
 )
 
 
@@ -144,14 +145,13 @@ class RolloutManager:
         """This rank's share of a draw."""
         size, total = self.buffer.fresh(self.batch_size), len(self.problems)
         numbers = problems_of(draw, size, total, self.seed, self.shuffle)
-        keys = [
-            [SampleKey(self.seed, rng.TRAIN, draw, group, k) for k in range(self.group_size)]
-            for group in range(size)
-        ]
-        spare = [self._spare(draw, group) for group in range(size)]
-        mine = self.world.share(size)
-        problems = [self.problems[number] for number in numbers[mine]]
-        return RolloutRequest(problems, keys[mine], self.temperature, spare[mine])
+        groups = range(size)[self.world.share(size)]
+        return RolloutRequest(
+            [self.problems[numbers[group]] for group in groups],
+            sample_keys(self.seed, rng.TRAIN, draw, groups, self.group_size),
+            self.temperature,
+            [self._spare(draw, group) for group in groups],
+        )
 
     def _spare(self, draw: int, group: int) -> list[Problem]:
         """The problems that replace a group's while its rewards are all equal."""

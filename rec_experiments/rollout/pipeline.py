@@ -8,6 +8,7 @@ the schedule names. On a GPU this needs deterministic=true and the native sample
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -22,26 +23,32 @@ if TYPE_CHECKING:
     from rec_experiments.rollout.worker import RolloutWorker, Weights
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerSetup:
+    """What a pipeline starts a worker from.
+
+    here, elsewhere: make one in this process, or in another process. weights: their layout. device:
+    the run's. ranks: the training processes on this machine whose draws need a device of their own.
+    versions: the most that one draw is made from. draws: False on a rank for which rank 0 draws.
+    """
+
+    here: Build
+    elsewhere: Build
+    weights: Weights
+    device: torch.device
+    ranks: int
+    versions: int
+    draws: bool
+
+
 @runtime_checkable
 class Pipeline(Protocol):
     def check(self, device: torch.device, ranks: int) -> None:
         """Raise UserError if the pipeline cannot be used on the run's device. ranks: as in
-        `start`."""
+        `WorkerSetup`."""
 
-    def start(
-        self,
-        here: Build,
-        elsewhere: Build,
-        weights: Weights,
-        device: torch.device,
-        ranks: int,
-        versions: int,
-        draws: bool,
-    ) -> RolloutWorker:
-        """Start a worker. here, elsewhere: make one in this process, or in another process.
-        weights: their layout. device: the run's. ranks: the training processes on this machine
-        whose draws need a device of their own. versions: the most that one draw is made from.
-        draws: False on a rank for which rank 0 draws."""
+    def start(self, setup: WorkerSetup) -> RolloutWorker:
+        """Start a worker. Raises UserError for what the user can fix, in either process."""
 
     def describe(self) -> str:
         """A one-line description."""
@@ -55,18 +62,8 @@ class Sequential(Piece):
     def check(self, device: torch.device, ranks: int) -> None:
         """Any device is supported."""
 
-    def start(
-        self,
-        here: Build,
-        elsewhere: Build,
-        weights: Weights,
-        device: torch.device,
-        ranks: int,
-        versions: int,
-        draws: bool,
-    ) -> RolloutWorker:
-        """The worker that `here` makes, in this process."""
-        return here()
+    def start(self, setup: WorkerSetup) -> RolloutWorker:
+        return setup.here()
 
 
 class Overlap(Piece):
@@ -81,44 +78,28 @@ class Overlap(Piece):
     timeout: PositiveFloat
 
     def check(self, device: torch.device, ranks: int) -> None:
-        """Raise UserError if `self.device` cannot be used with the run's device."""
-        import torch
+        self._variables(device, ranks)
 
-        device_number(self.device, device, torch.cuda.device_count(), ranks)
-
-    def start(
-        self,
-        here: Build,
-        elsewhere: Build,
-        weights: Weights,
-        device: torch.device,
-        ranks: int,
-        versions: int,
-        draws: bool,
-    ) -> RolloutWorker:
-        """A worker that `elsewhere` makes in another process. See `Pipeline`.
-
-        Raises UserError for what the user can fix, in either process.
-        """
-        import torch
-
+    def start(self, setup: WorkerSetup) -> RolloutWorker:
         from rec_experiments.rollout.remote import Bystander, RemoteWorker
 
-        if not draws:
-            return Bystander(self.max_ahead, versions)
-
-        number = device_number(self.device, device, torch.cuda.device_count(), ranks)
-        variables = {}
-        if number is not None:
-            variables = {"CUDA_VISIBLE_DEVICES": visible_device(number)}
+        if not setup.draws:
+            return Bystander(self.max_ahead, setup.versions)
         return RemoteWorker(
-            elsewhere,
-            weights,
+            setup.elsewhere,
+            setup.weights,
             ahead=self.max_ahead,
             timeout=self.timeout,
-            environment=variables,
-            versions=versions,
+            environment=self._variables(setup.device, setup.ranks),
+            versions=setup.versions,
         )
+
+    def _variables(self, device: torch.device, ranks: int) -> dict[str, str]:
+        """The variables with which the other process sees only the device to draw on."""
+        import torch
+
+        number = device_number(self.device, device, torch.cuda.device_count(), ranks)
+        return {} if number is None else {"CUDA_VISIBLE_DEVICES": visible_device(number)}
 
     def describe(self) -> str:
         ahead = "" if self.max_ahead is None else f", up to {self.max_ahead} batches"

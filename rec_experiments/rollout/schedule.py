@@ -80,18 +80,14 @@ class Schedule(Piece):
         """
         return [step - self.segments(step // updates)[0][1] * updates for step in range(steps)]
 
-    def draws(self, version: int, batches: int) -> range:
-        """The batches that come from `version`, of the first `batches`. They are consecutive."""
-        every = range(batches)
-        first = bisect_left(every, version, key=self.version)
-        return range(first, bisect_right(every, version, key=self.version))
-
     def bundle_of(self, batch: int, size: int, batches: int) -> range:
         """The batches that are drawn together with `batch`, itself included: up to `size`
         consecutive ones that come from the same version, of the first `batches`."""
-        draws = self.draws(self.version(batch), batches)
-        first = batch - (batch - draws.start) % size
-        return range(first, min(first + size, draws.stop))
+        every, version = range(batches), self.version(batch)
+        start = bisect_left(every, version, key=self.version)
+        stop = bisect_right(every, version, key=self.version)
+        first = batch - (batch - start) % size
+        return range(first, min(first + size, stop))
 
     def draws_from(self, version: int) -> bool:
         """Whether any batch comes from `version`; the sampler then needs its weights."""

@@ -84,6 +84,13 @@ class RolloutRequest:
         )
 
 
+def sample_keys(
+    seed: int, stream: int, batch: int, groups: Sequence[int], samples: int
+) -> list[list[SampleKey]]:
+    """The keys of `samples` responses in each of these groups of a batch."""
+    return [[SampleKey(seed, stream, batch, group, k) for k in range(samples)] for group in groups]
+
+
 class RolloutWorker(Protocol):
     """Implemented by `LocalWorker` in this process and by `RemoteWorker` in another one."""
 
@@ -171,15 +178,13 @@ class LocalWorker:
         self, snapshots: Sequence[Snapshot], requests: list[RolloutRequest]
     ) -> list[Rollouts]:
         """The answers with adjusted rewards."""
-        return [
-            replace(rollouts, reward_B=self._adjusted_rewards(rollouts, request))
-            for rollouts, request in zip(self._answers(snapshots, requests), requests, strict=True)
-        ]
-
-    def _adjusted_rewards(self, rollouts: Rollouts, request: RolloutRequest) -> Tensor:
-        keys = [key for of_problem in request.keys for key in of_problem]
-        adjusted_B = self.adjust(rollouts.reward_B, rollouts, keys, self.limit)
-        return adjusted_B.where(rollouts.judged_B, rollouts.reward_B)
+        adjusted = []
+        for rollouts, request in zip(self._answers(snapshots, requests), requests, strict=True):
+            keys = [key for of_problem in request.keys for key in of_problem]
+            reward_B = self.adjust(rollouts.reward_B, rollouts, keys, self.limit)
+            reward_B = reward_B.where(rollouts.judged_B, rollouts.reward_B)
+            adjusted.append(replace(rollouts, reward_B=reward_B))
+        return adjusted
 
     def answer(self, snapshot: Snapshot, request: RolloutRequest) -> Rollouts:
         """One verified response per key, ordered by problem and key."""
@@ -321,12 +326,9 @@ def _continued(responses: Responses, rows: list[int], after: Responses, limit: i
 
 def equal_rewards(rollouts: Rollouts) -> list[int]:
     """Groups whose rewards are all equal, or that have none."""
-    rewards: dict[int, set[float]] = {group: set() for group in rollouts.group_B.tolist()}
-    judged = rollouts.judged_B
-    pairs = zip(rollouts.group_B[judged].tolist(), rollouts.reward_B[judged].tolist(), strict=True)
-    for group, reward in pairs:
-        rewards[group].add(reward)
-    return [group for group, values in rewards.items() if len(values) < 2]
+    group_B, judged_B = rollouts.group_B, rollouts.judged_B
+    rewards = [rollouts.reward_B[(group_B == n) & judged_B] for n in range(rollouts.groups)]
+    return [group for group, reward_N in enumerate(rewards) if len(reward_N.unique()) < 2]
 
 
 def _part(whole: Rollouts, groups: range, index: int) -> Rollouts:

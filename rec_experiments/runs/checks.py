@@ -20,7 +20,6 @@ from rec_experiments.training.updates import AdamW8bit
 TOKEN_BYTES = 40  # of a sampled token and its log-probability in a batch
 # Rotary embeddings that, beyond the original context, depend on the longest sequence of a batch.
 CHANGING_ROPE = ("dynamic", "longrope")
-DRIVERS = {"12": "525", "13": "580"}  # of NVIDIA, the oldest for each major version of CUDA
 
 
 def check_before_loading(experiment: Experiment, world: World) -> World:
@@ -63,32 +62,21 @@ def pick_device(name: str, world: World) -> torch.device:
 
 def why_no_cuda() -> str:
     """Why torch sees no CUDA device, and what to do."""
+    build = f"torch {torch.__version__}"
     if torch.version.cuda is None:
-        return (
-            f"torch {torch.__version__} is a build without CUDA; install for GPUs with "
-            "make install-gpu"
-        )
-    needed = DRIVERS.get(torch.version.cuda.partition(".")[0], "a newer one")
+        return f"{build} is a build without CUDA; install for GPUs with make install-gpu"
     try:
         torch.cuda.init()
         reason = "CUDA_VISIBLE_DEVICES hides all devices"
     except (RuntimeError, AssertionError) as error:
         reason = first_line(error)
-    return (
-        f"torch {torch.__version__} finds no CUDA device ({reason}); built for CUDA "
-        f"{torch.version.cuda}, it needs an NVIDIA driver of version {needed} or newer, which "
-        "nvidia-smi shows"
-    )
+    return f"{build}, built for CUDA {torch.version.cuda}, finds no device ({reason})"
 
 
-def machine_memory() -> int:
-    """Bytes of this machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def check_memory(experiment: Experiment, eval_problems: int, memory: int) -> None:
-    """Raise UserError if a batch or an evaluation of full-length sequences needs more than `memory`
-    bytes. This is a lower bound: samplers and forward passes need more."""
+def check_memory(experiment: Experiment, eval_problems: int) -> None:
+    """Raise UserError if a batch or an evaluation of full-length sequences needs more than this
+    machine's memory. This is a lower bound: samplers and forward passes need more."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     dataset = experiment.dataset
     longest = dataset.max_prompt_tokens + dataset.max_response_tokens
     for key, other, prompts, responses in (

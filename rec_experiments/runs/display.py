@@ -9,21 +9,25 @@ import time
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from rec_experiments.common.distributed import ALONE, World
 from rec_experiments.common.errors import printable
 from rec_experiments.common.files import write_atomic
 from rec_experiments.config.experiment import Experiment, Pieces
+from rec_experiments.config.identity import run_path
+from rec_experiments.config.labels import tracked_name
 from rec_experiments.runs.metrics import label
+from rec_experiments.runs.reading import Row
+from rec_experiments.runs.run_folder import RunFolder
+from rec_experiments.runs.trackers import track_finished
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Row = dict[str, Any]
 
 PANELS = (  # of the plot
     "eval/accuracy", "train/reward", "train/kl",
@@ -39,40 +43,31 @@ def introduce(
 ) -> list[str]:
     """Describe the run. command: its overrides. problems: numbers of training and evaluation
     problems."""
-    responses = experiment.batch_size * experiment.group_size
+    training, held_out = problems
+    data = f"{training} training problems, {held_out} evaluation problems"
+    prompts, samples = experiment.batch_size, experiment.group_size
+    responses = f"{prompts} prompts x {samples} = {prompts * samples} responses"
+    algorithm = experiment.algorithm()
     pieces = {field.name for field in fields(Pieces)} - {"algo"}
     changed = [word for word in command if re.split(r"[.=]", word.lstrip("+~"))[0] in pieces]
     beside = f"with {', '.join(changed)}" if changed else f"({experiment.algo.source})"
-    return [
-        f"algorithm   {experiment.algo.name} {beside}",
-        *(f"            {line}" for line in experiment.algorithm().describe()),
-        f"schedule    {experiment.sync.describe(experiment.updates.per_batch)}",
-        f"model       {experiment.model.describe()}",
-        f"data        {experiment.dataset.describe()}: {problems[0]} training problems, "
-        f"{problems[1]} evaluation problems",
-        f"batch       {experiment.batch_size} prompts x {experiment.group_size} = {responses} "
-        f"responses, {experiment.steps} gradient steps, seed {experiment.seed}",
-        *labelled("updates", experiment.updates.describe()),
-        *policies(experiment),
-        *labelled("replay", experiment.buffer.describe()),
-        *labelled("rewards", experiment.reward.describe()),
-        f"rollouts    {experiment.pipeline.describe()}",
-        f"optimizer   {experiment.optimizer.describe()}",
-        f"run folder  {path}",
+    described = [
+        ("algorithm", f"{experiment.algo.name} {beside}"),
+        *(("", line) for line in algorithm.describe()),
+        ("schedule", experiment.sync.describe(experiment.updates.per_batch)),
+        ("model", experiment.model.describe()),
+        ("data", f"{experiment.dataset.describe()}: {data}"),
+        ("batch", f"{responses}, {experiment.steps} gradient steps, seed {experiment.seed}"),
+        ("updates", experiment.updates.describe()),
+        ("proximal", experiment.proximal.describe() if "proximal" in algorithm.needs.logps else ""),
+        ("reference", experiment.reference.describe() if algorithm.needs_reference else ""),
+        ("replay", experiment.buffer.describe()),
+        ("rewards", experiment.reward.describe()),
+        ("rollouts", experiment.pipeline.describe()),
+        ("optimizer", experiment.optimizer.describe()),
+        ("run folder", str(path)),
     ]
-
-
-def policies(experiment: Experiment) -> list[str]:
-    """The lines about the proximal and the reference policy, if the algorithm needs them."""
-    algorithm = experiment.algorithm()
-    proximal = experiment.proximal.describe() if "proximal" in algorithm.needs.logps else ""
-    reference = experiment.reference.describe() if algorithm.needs_reference else ""
-    return [*labelled("proximal", proximal), *labelled("reference", reference)]
-
-
-def labelled(name: str, text: str) -> list[str]:
-    """One labelled line, or none for an empty text."""
-    return [f"{name:<12}{text}"] if text else []
+    return [f"{name:<12}{text}" for name, text in described if text]
 
 
 def say(console: Console, line: str) -> None:
@@ -84,14 +79,6 @@ def say(console: Console, line: str) -> None:
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
     console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def shortened(name: str, room: int) -> str:
-    """The beginning and the end of a name: the method and the seed."""
-    if len(name) <= room:
-        return name
-    end = (room - 1) // 2
-    return f"{name[: room - 1 - end]}…{name[len(name) - end :]}"
 
 
 def duration(seconds: float) -> str:
@@ -174,31 +161,47 @@ SUMMARISED = (  # rows of the final table
 )  # fmt: skip
 
 
-def summarise(
-    console: Console, rows: list[Row], folder: Path, on_policy: list[Row] | None = None
-) -> None:
-    """Print the final table, the accuracy curve, and the files to look at.
+def report_finished(experiment: Experiment, world: World = ALONE) -> bool:
+    """Summarise a run that is finished, and send it to the tracker if that does not have it yet.
 
-    on_policy: rows of the on-policy run of the same arm and seed, if it is finished.
+    Returns whether it is finished. Raises UserError if its folder holds another experiment.
     """
+    config = experiment.config()
+    path = run_path(config)
+    folder = RunFolder(path, world)
+    folder.check(config)
+    if not folder.is_finished(experiment.remake):
+        return False
+    console, rows = Screen(quiet=not world.leads), folder.metrics()
+    release = folder.other_releases()
+    hint = f" (by {release}; remake=true repeats it)" if release else ""
+    say(console, f"already finished: {path}{hint}")
+    summarise(console, rows, path)
+    if world.leads:
+        name = tracked_name(config, folder.command(), path)
+        for line in track_finished(experiment.tracking, name, path, rows, config):
+            say(console, line)
+    return True
+
+
+def summarise(console: Console, rows: list[Row], folder: Path) -> None:
+    """Print the final table, the accuracy curve, and the files to look at."""
     evaluated = [row for row in rows if "eval/accuracy" in row]
     if not evaluated:
         say(console, f"no evaluation in {folder / 'metrics.jsonl'}")
         return
     table = Table(title="result", title_justify="left")
-    columns = {"start": (rows, 0), "end": (rows, -1)}
-    if on_policy is not None:
-        columns["on-policy"] = (on_policy, -1)
-    for column in ("", *columns):
-        table.add_column(column, justify="left" if not column else "right")
+    table.add_column()
+    for column in ("start", "end"):
+        table.add_column(column, justify="right")
     for key in SUMMARISED:
-        if any(key in row for row in rows):
-            table.add_row(label(key), *(_value(source, key, at) for source, at in columns.values()))
+        if values := [row[key] for row in rows if key in row]:
+            table.add_row(label(key), f"{values[0]:.3f}", f"{values[-1]:.3f}")
     console.print(table)
-    curve = sparkline([row["eval/accuracy"] for row in evaluated])
-    console.print(f"accuracy  {curve}  0 to 1 over {evaluated[-1]['step']} steps", highlight=False)
-    for line in accuracy_changes(rows, on_policy):
-        say(console, line)
+    accuracy = [row["eval/accuracy"] for row in evaluated]
+    steps = f"0 to 1 over {evaluated[-1]['step']} steps"
+    console.print(f"accuracy  {sparkline(accuracy)}  {steps}", highlight=False)
+    say(console, f"          {accuracy[-1] - accuracy[0]:+.3f} since the start")
     for what, name in (
         ("curves", "curves.png"),
         ("numbers", "metrics.jsonl"),
@@ -207,22 +210,6 @@ def summarise(
         say(console, f"{what:<8}  {folder / name}")
     command = "python -m rec_experiments"
     say(console, f"next      {command} report makes a page of all runs; {command} --help")
-
-
-def _value(rows: list[Row], key: str, at: int) -> str:
-    """The first (at=0) or last (at=-1) value of a metric."""
-    values = [row[key] for row in rows if key in row]
-    return f"{values[at]:.3f}" if values else "-"
-
-
-def accuracy_changes(rows: list[Row], on_policy: list[Row] | None) -> list[str]:
-    """The final accuracy compared with the initial one and with the on-policy run."""
-    accuracy = [row["eval/accuracy"] for row in rows if "eval/accuracy" in row]
-    reference = [row["eval/accuracy"] for row in on_policy or () if "eval/accuracy" in row]
-    lines = [f"          {accuracy[-1] - accuracy[0]:+.3f} since the start"]
-    if reference:
-        lines.append(f"          {accuracy[-1] - reference[-1]:+.3f} against the on-policy run")
-    return lines
 
 
 def sparkline(values: list[float]) -> str:

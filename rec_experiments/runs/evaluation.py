@@ -21,8 +21,7 @@ from rec_experiments.config.experiment import Experiment
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.runs.api import Experiment as Composed
 from rec_experiments.runs.checks import check_context, pick_device, short_enough
-from rec_experiments.runs.parts import make_evaluator
-from rec_experiments.runs.prepare import load_problems, make_worker
+from rec_experiments.runs.prepare import load_problems, make_evaluator, make_worker
 from rec_experiments.runs.provenance import data_digest
 from rec_experiments.runs.run_folder import CONFIG
 from rec_experiments.runs.saved import experiment_of, model_of

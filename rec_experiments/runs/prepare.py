@@ -25,34 +25,30 @@ from rec_experiments.datasets.verifiers.verifier_pool import (
     VerifierPool,
     inline_verifier,
 )
+from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.compiled import compile_layers
+from rec_experiments.policy.logprobs import ForwardPass
 from rec_experiments.policy.lora import adapted, precise
 from rec_experiments.policy.models import Adapted, FineTuned, Pretrained, Tiny
 from rec_experiments.policy.recompute import LogprobRecomputer
 from rec_experiments.policy.warm_start import load_warm_start
 from rec_experiments.rollout.manager import RolloutManager
-from rec_experiments.rollout.worker import LocalWorker
+from rec_experiments.rollout.pipeline import WorkerSetup
+from rec_experiments.rollout.worker import LocalWorker, RolloutWorker
 from rec_experiments.runs.checks import (
     check_before_loading,
     check_context,
     check_memory,
     check_rope,
     drawing_ranks,
-    machine_memory,
     pick_device,
     short_enough,
 )
-from rec_experiments.runs.parts import (
-    compute_dtype,
-    forward_pass,
-    frozen_roles,
-    make_evaluator,
-    pass_limits,
-)
-from rec_experiments.runs.teacher import load_teacher
+from rec_experiments.runs.saved import load_teacher
 from rec_experiments.samplers import shared
 from rec_experiments.samplers.vllm import Vllm
+from rec_experiments.training.evaluator import Evaluator
 from rec_experiments.training.gradient import GradientPass
 from rec_experiments.training.policies import Teacher
 from rec_experiments.training.trainer import Trainer
@@ -92,24 +88,12 @@ def load_initial(
     note: Callable[[str], None],
     on_warm_step: Callable[[int, int], None] = lambda step, total: None,
 ) -> Loaded:
-    """Data and the model that a run begins with: loaded, checked and, if it has one, after its warm
-    start."""
+    """Data and the model that a run begins with: loaded, checked that they fit each other and, if
+    it has one, after its warm start."""
     secure(experiment.deterministic)
     torch.set_num_threads(experiment.threads)
-    loaded = load(experiment, world, note)
-    if isinstance(experiment.model, Tiny | FineTuned) and world.leads:
-        load_warm_start(
-            experiment.model, experiment.dataset, loaded.model, loaded.chat, loaded.train_problems,
-            note, on_warm_step,
-        )  # fmt: skip
-    return loaded
-
-
-def load(experiment: Experiment, world: World, note: Callable[[str], None]) -> Loaded:
-    """Load data and model, and check that they fit each other."""
-    dataset = experiment.dataset
+    dataset, source = experiment.dataset, experiment.model
     train_problems, eval_problems = load_problems(experiment, world)
-    source = experiment.model
     weights = None
     # The first rank sends its weights to the others.
     if isinstance(source, Pretrained) and world.size > 1:
@@ -127,6 +111,8 @@ def load(experiment: Experiment, world: World, note: Callable[[str], None]) -> L
     eval_problems = short_enough(dataset, chat, eval_problems, "evaluation", note)
     if isinstance(dataset, MultiTurnDataset):
         chat.encode_reply("")  # refuses a template that cannot encode replies
+    if isinstance(source, Tiny | FineTuned) and world.leads:
+        load_warm_start(source, dataset, model, chat, train_problems, note, on_warm_step)
     return Loaded(model, weights, chat, train_problems, eval_problems)
 
 
@@ -144,7 +130,7 @@ def assemble(experiment: Experiment, loaded: Loaded, world: World) -> Trainer:
     models = place(model, reference, frozen_roles(experiment), world, compute, stored)
     drawers = Led.of(world) if experiment.sampler.for_all_ranks else world
     drawing = plain if world.size == 1 else without_weights(plain)  # weights come with each load
-    worker = experiment.pipeline.start(
+    setup = WorkerSetup(
         here=lambda: make_worker(experiment, drawing.to(world.device), chat),
         elsewhere=functools.partial(load_worker, experiment),
         weights=plain.state_dict(),
@@ -153,6 +139,7 @@ def assemble(experiment: Experiment, loaded: Loaded, world: World) -> Trainer:
         versions=experiment.sync.most_versions,
         draws=world.leads or drawers is world,
     )
+    worker = experiment.pipeline.start(setup)
     model = world.split(model, compute, stored)
     if isinstance(experiment.model, Pretrained) and experiment.model.compile_layers:
         compile_layers(model)  # after all copies are made
@@ -209,10 +196,10 @@ def assemble(experiment: Experiment, loaded: Loaded, world: World) -> Trainer:
 def load_problems(experiment: Experiment, world: World) -> tuple[list[Problem], list[Problem]]:
     """For training and for evaluation. Raises UserError if there are too many for the memory, or
     too few for the ranks."""
-    check_memory(experiment, 1, machine_memory())
+    check_memory(experiment, 1)
     train_problems, eval_problems = experiment.dataset.load()
     eval_problems = eval_problems[: experiment.eval_problems]
-    check_memory(experiment, len(eval_problems), machine_memory())
+    check_memory(experiment, len(eval_problems))
     if world.size > len(eval_problems):
         raise UserError(
             f"ranks={world.size}: must be at most the number of evaluation problems, here "
@@ -334,3 +321,61 @@ def verifier_for(dataset: Dataset) -> BatchVerifier:
         return inline_verifier(dataset.verify)
     imports = dataset.slow_imports() if isinstance(dataset, SlowlyVerifiedDataset) else []
     return VerifierPool(dataset.verify, dataset.verifier_workers, dataset.verifier_timeout, imports)
+
+
+def compute_dtype(experiment: Experiment) -> torch.dtype:
+    """The dtype of the forward and backward pass."""
+    dtype: torch.dtype = getattr(torch, experiment.model.compute_dtype)
+    return dtype
+
+
+def forward_pass(experiment: Experiment, pad_id: int) -> ForwardPass:
+    return ForwardPass(
+        pad_id=pad_id,
+        temperature=experiment.sampler.temperature,
+        compute_dtype=compute_dtype(experiment),
+        **layout(experiment),
+    )
+
+
+def pass_limits(experiment: Experiment) -> Limits:
+    return Limits(
+        sequences=experiment.micro_batch_size,
+        tokens=experiment.micro_batch_tokens,
+        **layout(experiment),
+    )
+
+
+def layout(experiment: Experiment) -> dict[str, bool]:
+    """How sequences are laid out in the rows of a pass, as fields of `Limits`."""
+    if not isinstance(experiment.model, Pretrained):
+        return {}
+    return {"packed": experiment.model.packed, "shared": experiment.model.shared_prompts}
+
+
+def frozen_roles(experiment: Experiment) -> list[str]:
+    """The roles of policies that are frozen models beside the trained one."""
+    algorithm = experiment.algorithm()
+    wanted = {
+        "reference": bool(experiment.kl_every) or algorithm.needs_reference,
+        "proximal": "proximal" in algorithm.needs.logps and experiment.proximal.has_weights,
+    }
+    return [role for role, is_wanted in wanted.items() if is_wanted]
+
+
+def make_evaluator(
+    experiment: Experiment,
+    chat: ChatTemplate,
+    worker: RolloutWorker,
+    problems: list[Problem],
+    world: World,
+) -> Evaluator:
+    return Evaluator(
+        worker=worker,
+        chat=chat,
+        problems=problems,
+        samples=experiment.eval_samples,
+        temperature=experiment.sampler.eval_temperature,
+        seed=experiment.seed,
+        world=world,
+    )

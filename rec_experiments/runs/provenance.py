@@ -1,9 +1,14 @@
-"""Where a run came from: enough to repeat it, or to see why that is not possible."""
+"""Where a run came from: enough to repeat it, or to see why that is not possible.
+
+Only a git checkout that tracks this package's files counts. A package installed from a wheel may
+lie inside another project's repository, whose commit and changes must not be recorded.
+"""
 
 import hashlib
 import json
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,13 +19,14 @@ from typing import Any
 from rec_experiments.common.problems import Problem
 from rec_experiments.config import plugins
 from rec_experiments.config.identity import RELEASE
-from rec_experiments.runs import checkout
 
 PACKAGES = (
     "rec_experiments", "torch", "transformers", "hydra-core", "omegaconf", "datasets",
     "math-verify", "numpy", "vllm", "wandb", "submitit",
 )  # fmt: skip
 
+PARENT = Path(__file__).parents[2]  # of the package: a checkout, or a folder of PYTHONPATH
+TRACKED = "rec_experiments/__init__.py"
 SOURCE = "source.json"  # next to a copied package: the commit and the diff of the original
 
 # Recorded of every start of a run; provenance.json has everything else of the newest start only.
@@ -79,11 +85,38 @@ def collect(
 
 
 def source() -> dict[str, Any]:
-    """Commit and uncommitted diff of the running code; `copy`: its folder, if it is a copy."""
-    copied = checkout.PARENT / SOURCE
+    """`commit` and uncommitted `diff` of the running code, None without a checkout; `copy`: its
+    folder, if it is a copy."""
+    copied = PARENT / SOURCE
     if copied.exists():
-        return {**json.loads(copied.read_text()), "copy": str(checkout.PARENT)}
-    return checkout.state()
+        return {**json.loads(copied.read_text()), "copy": str(PARENT)}
+    if not is_checkout():
+        return {"commit": None, "diff": None}
+    plain = ("--no-ext-diff", "--no-textconv", "--no-renames")  # ignore settings that run programs
+    return {"commit": _git("rev-parse", "HEAD"), "diff": _git("diff", *plain, "HEAD")}
+
+
+def is_checkout() -> bool:
+    """Whether the repository around this package tracks the package's files."""
+    top = _git("rev-parse", "--show-toplevel")
+    return (
+        bool(top)
+        and Path(str(top)).resolve() == PARENT.resolve()
+        and _git("ls-files", "--error-unmatch", TRACKED) is not None
+    )
+
+
+def is_dirty() -> bool:
+    """Whether the checkout has uncommitted changes, including new files."""
+    return is_checkout() and bool(_git("status", "--porcelain"))
+
+
+def ignored() -> set[Path]:
+    """Files and whole folders that git ignores in the checkout; empty without a checkout."""
+    if not is_checkout():
+        return set()
+    listed = _git("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
+    return {(PARENT / name).resolve() for name in (listed or "").split("\0") if name}
 
 
 def data_digest(*sets: Sequence[Problem]) -> str:
@@ -129,21 +162,16 @@ def changed(origin: dict[str, Any], now: dict[str, Any]) -> str | None:
     return None
 
 
-def releases(origin: dict[str, Any]) -> list[int | None]:
-    """The releases that computed the steps of a run, oldest first; None before release 12, which
-    was the first to be recorded. Steps that a later start repeated do not count."""
+def other_releases(origin: dict[str, Any]) -> str:
+    """The releases other than this one that computed steps of a run, oldest first, as in "release
+    13"; those before 12 are not recorded. Steps that a later start repeated do not count."""
     found: list[dict[str, Any]] = []
     for start in reversed(starts(origin)):
         if not found or start["from_step"] < found[0]["from_step"]:
             found.insert(0, start)
-    return list(dict.fromkeys(start.get("release") for start in found))
-
-
-def other_releases(origin: dict[str, Any]) -> str:
-    """The releases other than this one that computed steps of a run, as in "release 11"."""
     return " and ".join(
         "an earlier release" if release is None else f"release {release}"
-        for release in releases(origin)
+        for release in dict.fromkeys(start.get("release") for start in found)
         if release != RELEASE
     )
 
@@ -160,6 +188,18 @@ def remarks(origin: dict[str, Any]) -> list[str]:
                 "rounding differs, so the result is not bit-identical to that of a single start"
             )
     return lines
+
+
+def _git(*arguments: str) -> str | None:
+    """Output of git in the package's folder; None if git fails or is not installed."""
+    # Git hooks set variables such as GIT_DIR, which would select another repository.
+    own = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    command = ["git", *arguments]
+    try:
+        done = subprocess.run(command, check=False, cwd=PARENT, env=own, capture_output=True)
+    except OSError:  # git is not installed
+        return None
+    return done.stdout.decode(errors="replace").rstrip("\n") if done.returncode == 0 else None
 
 
 def _version(package: str) -> str | None:

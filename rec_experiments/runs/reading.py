@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic_core import from_json
 
-from rec_experiments.common import files
 from rec_experiments.common.errors import UserError, first_line
-from rec_experiments.common.files import Row
 
+Row = dict[str, Any]  # one line of a JSON Lines file; it has a `step`
+
+TAIL = 1 << 16  # bytes; more than a row of metrics
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is faster, if installed
 
 REMEDIES = {
@@ -48,15 +50,43 @@ def _has_alias(text: str) -> bool:
 
 
 def read_rows(file: Path) -> list[tuple[bytes, Row]]:
-    """`files.read_rows`; [] if there is no file."""
+    """The lines of a JSON Lines file of rows, each as bytes and as the row; [] if there is no file.
+
+    An incomplete last line is dropped: a process was killed while it wrote it.
+    """
     with _damage_named(file):
-        return files.read_rows(file) if file.exists() else []
+        lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
+        rows = [*map(_row, lines)]
+        if rows and rows[-1] is None:
+            rows.pop()
+        if None in rows:
+            raise ValueError(f"line {rows.index(None) + 1} is damaged")
+        return [(line, row) for line, row in zip(lines, rows, strict=False) if row is not None]
 
 
-def last_row(file: Path, tail: int) -> Row | None:
-    """The last complete row within the last `tail` bytes, or None."""
-    with _damage_named(file):
-        return files.last_row(file, tail) if file.exists() else None
+def last_row(path: Path) -> Row | None:
+    """The last complete row of a JSON Lines file, or None if there is none in its last TAIL bytes,
+    or no file."""
+    with _damage_named(path):
+        if not path.exists():
+            return None
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
+            lines = file.read().split(b"\n")[:-1]
+    return next((row for row in map(_row, reversed(lines)) if row is not None), None)
+
+
+def _row(line: bytes) -> Row | None:
+    """The row on a line, None if it is damaged. pydantic's parser is faster, but stricter than
+    json, which decides."""
+    try:
+        row = from_json(line)
+    except ValueError:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+    return row if isinstance(row, dict) and type(row.get("step")) is int else None
 
 
 @contextlib.contextmanager

@@ -16,17 +16,20 @@ from rec_experiments.config.identity import RELEASE, run_path
 from rec_experiments.config.labels import run_label, tracked_name
 from rec_experiments.policy import lora
 from rec_experiments.runs import provenance
-from rec_experiments.runs.display import Reporter, Screen, draw_curves, introduce, say, summarise
-from rec_experiments.runs.finished import on_policy_rows, report_finished
+from rec_experiments.runs.display import (
+    Reporter,
+    Screen,
+    draw_curves,
+    introduce,
+    report_finished,
+    say,
+    summarise,
+)
 from rec_experiments.runs.learning_signal import too_high, watch_first_batches
 from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import CONFIG, RunFolder
 from rec_experiments.runs.signals import ignore_interrupts, on_stop
-from rec_experiments.runs.trackers import (
-    NoTracking,
-    finish_tracking,
-    group_name,
-)
+from rec_experiments.runs.trackers import NoTracking, finish_tracking
 from rec_experiments.training.policies import Teacher
 from rec_experiments.training.trainer import Trainer
 
@@ -63,7 +66,7 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
                     reporter.note(line)
             tracking = experiment.tracking if world.leads else NoTracking()
             name = tracked_name(config, folder.command(), path) if world.leads else ""
-            tracker = tracking.start(name, group_name(config), str(path), config)
+            tracker = tracking.start(name, path, config)
             cleanups.append(lambda: tracker.finish(failed=True))
             watch = watch_first_batches(experiment, folder.last_sample, reporter.note)
 
@@ -78,7 +81,7 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
             if world.leads:
                 folder.check_rows(experiment.steps)
                 reporter.bar.stop()
-                summarise(console, folder.metrics(), path, on_policy_rows(config, path))
+                summarise(console, folder.metrics(), path)
                 picture = draw(config, folder, reporter.note)
                 next_steps = finish_tracking(tracking, tracker, path, picture)
                 folder.set_status("done")

@@ -40,7 +40,6 @@ from rec_experiments.training.protocol import State
 
 LOCK_PATIENCE = 2.0  # seconds; a reader or an ending process may hold the lock briefly
 ROWS = ("metrics.jsonl", "samples.jsonl")
-TAIL = 1 << 16  # bytes; more than a row of metrics
 CONFIG, PROVENANCE, STATES, LOCK = "config.yaml", "provenance.json", "checkpoints", ".lock"
 BEFORE_CONFIG = (LOCK, "log.txt")  # files that may exist before the run's config.yaml
 OF_EVERY_RUN = {"algo", "sync", "seed", "steps"}  # keys that every config.yaml has
@@ -217,12 +216,12 @@ class RunFolder:
 
     def last_step(self) -> int:
         """The step of the last complete row of metrics.jsonl, 0 if there is none."""
-        row = last_row(self.path / "metrics.jsonl", TAIL)
+        row = last_row(self.path / "metrics.jsonl")
         return row["step"] if row else 0
 
     def last_sample(self) -> dict[str, Any] | None:
         """The last complete row of samples.jsonl, or None if there is none."""
-        return last_row(self.path / "samples.jsonl", TAIL)
+        return last_row(self.path / "samples.jsonl")
 
     def saved_step(self) -> int:
         """The step of the newest checkpoint, 0 if there is none."""
@@ -277,7 +276,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """The resolved configuration of a run. Raises UserError if the folder has none."""
     config = read_object(path / CONFIG)
     if not config:
-        raise UserError(f"run folder {path}: has no {CONFIG}")
+        raise UserError(f"{path}: is not a run folder; it has no {CONFIG}")
     if not config.keys() >= OF_EVERY_RUN:
         raise UserError(f"run folder {path}: its {CONFIG} is not that of a run")
     return config

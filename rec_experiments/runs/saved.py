@@ -1,37 +1,47 @@
-"""A run on disk as an experiment, and its model at a checkpoint."""
+"""A run on disk: its experiment, its model at a checkpoint, as a folder of transformers, or as the
+teacher of another run."""
 
+import contextlib
+import dataclasses
+import os
+import secrets
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from safetensors import SafetensorError
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers.configuration_utils import PretrainedConfig
 
 from rec_experiments.common.distributed import ALONE, digest_of
 from rec_experiments.common.errors import UserError, first_line
+from rec_experiments.common.files import remove, sync_folder, writing
 from rec_experiments.common.pieces import TARGET
 from rec_experiments.config import schema
 from rec_experiments.config.composition import explain
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.policy import lora
+from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import Adapted, ModelChoice, Pretrained
 from rec_experiments.runs import provenance
 from rec_experiments.runs.checkpoints import Checkpoints
+from rec_experiments.runs.checks import check_context
 from rec_experiments.runs.reading import read_object
 from rec_experiments.runs.run_folder import CONFIG, PROVENANCE, STATES, read_config
 from rec_experiments.training.protocol import State
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def experiment_of(run: Path, overrides: list[str]) -> Experiment:
     """The experiment of a run folder, with other values. Raises UserError for a folder that is
     none, and for an override that is not of a single value."""
-    if not (run / CONFIG).is_file():
-        raise UserError(f"{run}: is not a run folder; it has no {CONFIG}")
-    config: Any = _restored(run, overrides)
+    saved = read_config(run)
+    with _of_this_code(run):
+        config: Any = schema.restore(saved, overrides)
+        schema.build(config, Experiment)  # each value of the folder is within its range
     values = []
     for override in overrides:
         key, _, value = override.partition("=")
@@ -51,40 +61,29 @@ def experiment_of(run: Path, overrides: list[str]) -> Experiment:
     return schema.build(config, Experiment)
 
 
-def _restored(run: Path, words: list[str]) -> DictConfig:
-    """The configuration of a run folder, each value within its range. words: of the command line,
-    which may name classes of its own. Raises UserError that names the folder for any other."""
-    saved = read_config(run)
-    try:
-        config = schema.restore(saved, words)
-        schema.build(config, Experiment)
-    except (OmegaConfBaseException, UserError, TypeError, OverflowError) as error:
-        raise _foreign(run, error) from error
-    return config
-
-
 def source_of(run: Path) -> ModelChoice:
     """Which model a run trained. Its data set and verifier are neither imported nor needed. Raises
     UserError for a folder that is none of a run, and for a model that only the folder names."""
-    if not (run / CONFIG).is_file():
-        raise UserError(f"{run}: is not a run folder; it has no {CONFIG}")
     saved = read_config(run)
-    try:
+    with _of_this_code(run):
         values: Any = OmegaConf.to_container(schema.restore({"model": saved["model"]})["model"])
         return cast("ModelChoice", schema.piece("model", values))
+
+
+@contextlib.contextmanager
+def _of_this_code(run: Path) -> Iterator[None]:
+    """Name the folder in the error for a configuration that this code cannot read."""
+    try:
+        yield
     except (KeyError, OmegaConfBaseException, UserError, TypeError, OverflowError) as error:
-        raise _foreign(run, error) from error
-
-
-def _foreign(run: Path, error: Exception) -> UserError:
-    return UserError(
-        f"run folder {run}: its {CONFIG} is not that of a run of this code ({explain(error)})"
-    )
+        raise UserError(
+            f"run folder {run}: its {CONFIG} is not that of a run of this code ({explain(error)})"
+        ) from error
 
 
 def model_of(
     run: Path, source: ModelChoice, step: int | None, merged: bool = True
-) -> tuple["PreTrainedModel", int]:
+) -> tuple[PreTrainedModel, int]:
     """The model of a run after `step` gradient steps, or at its newest intact checkpoint, on the
     host; and that number of steps. Damaged checkpoints that are newer are named on stderr.
 
@@ -112,7 +111,7 @@ def model_of(
     return model, state["step"]
 
 
-def check_base(run: Path, source: Adapted, base: "PreTrainedModel") -> None:
+def check_base(run: Path, source: Adapted, base: PreTrainedModel) -> None:
     """Raise UserError if these are not the weights that a run's adapters were trained beside."""
     origin, now = read_object(run / PROVENANCE), {"base": digest_of(base.state_dict())}
     if provenance.changed(origin, now):
@@ -138,3 +137,73 @@ def read_state(folder: Path, step: int | None) -> State:
             return state
         damaged.append(checkpoints.of(each).name)
     raise UserError(f"{folder}: {', '.join(damaged)}: damaged")
+
+
+def export(run: Path, out: Path, step: int | None, adapter: bool = False) -> int:
+    """Write model and tokenizer to the folder `out`, or leave nothing behind.
+
+    step: gradient steps of the checkpoint; None for the newest one. Returns them. adapter: write
+    the adapter alone, as peft does; otherwise it is merged into the weights.
+    Raises UserError if `out` exists or cannot be written, or if there is no adapter.
+    """
+    if out.exists():
+        raise UserError(f"{out}: exists already; choose another folder")
+    source = source_of(run)
+    if adapter and not isinstance(source, Adapted):
+        raise UserError(f"part=adapter: {run} trained all weights; leave the option out")
+    model, step = model_of(run, source, step, merged=not adapter)
+    partial = out.with_name(f".{secrets.token_hex(8)}.partial")
+    made = [folder for folder in out.parents if not folder.exists()]  # innermost first
+    with writing(out):
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            model.save_pretrained(partial)
+            source.tokenizer().save_pretrained(partial)
+            os.replace(partial, out)
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                remove(partial)
+            for folder in made:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            if isinstance(error, SafetensorError):  # raised on a full disk
+                raise UserError(f"{out}: cannot be written ({first_line(error)})") from error
+            raise
+        sync_folder(out.parent)
+    return step
+
+
+def load_teacher(
+    path: str, experiment: Experiment, chat: ChatTemplate, student: PretrainedConfig
+) -> PreTrainedModel:
+    """The teacher of a run, on the host, frozen.
+
+    path: a run folder, or a model of transformers, which is loaded as the run's own model is.
+    student: the configuration of that model. Raises UserError for a model that cannot be loaded, or
+    that cannot judge the student's tokens.
+    """
+    try:
+        teacher, tokenizer = _loaded(path, experiment.model)
+        if tokenizer.get_vocab() != chat.tokenizer.get_vocab():
+            raise UserError("its tokens are not those of the model that it would teach")
+        if teacher.config.vocab_size != student.vocab_size:
+            raise UserError(
+                f"it has {teacher.config.vocab_size} logits, and the model that it would teach has "
+                f"{student.vocab_size}"
+            )
+        check_context(experiment.dataset, teacher.config.max_position_embeddings)
+    except UserError as error:
+        reason = str(error).removeprefix(f"model.path={path}: ")
+        raise UserError(f"reference.path={path}: {reason}") from error
+    return teacher.requires_grad_(False)
+
+
+def _loaded(path: str, own: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    folder = Path(os.path.expanduser(path))
+    if (folder / CONFIG).is_file():
+        source = source_of(folder)
+        return model_of(folder, source, None)[0], source.tokenizer()
+    if not isinstance(own, Pretrained):
+        raise UserError("is not a run folder; this model takes no other teacher")
+    other = dataclasses.replace(own, path=path)
+    return other.model(), other.tokenizer()

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from rec_experiments.common.errors import UserError, check_installed, first_line
-from rec_experiments.common.files import Row, read_rows, write_atomic
+from rec_experiments.common.files import write_atomic
 from rec_experiments.common.pieces import Piece, class_name
 from rec_experiments.common.protocols import Tracker, Tracking
 from rec_experiments.config.labels import schedule_name
+from rec_experiments.runs.reading import Row, read_rows
 
 Mode = Literal["online", "offline", "disabled"]
 LONGEST_NAME = 128  # characters of a run's name in W&B
@@ -44,10 +45,10 @@ def track_finished(
 ) -> list[str]:
     """Send a finished run to a tracker that has not received the whole run yet. Returns next steps
     for the user."""
-    sent = (folder / RECORD).exists() and type(tracking).__name__ in _record(folder)["whole_in"]
+    sent = type(tracking).__name__ in _record(folder)["whole_in"]
     if sent or not rows or isinstance(tracking, NoTracking):
         return []
-    tracker = tracking.start(name, group_name(config), str(folder), config)
+    tracker = tracking.start(name, folder, config)
     for row in rows:
         tracker.log(row)
     picture = folder / "curves.png"
@@ -63,8 +64,7 @@ def lasting_id(folder: Path) -> str:
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    file = folder / RECORD
-    new = {"id": secrets.token_hex(4), "whole_in": []}
+    file, new = folder / RECORD, {"id": secrets.token_hex(4), "whole_in": []}
     return json.loads(file.read_text()) if file.exists() else new
 
 
@@ -73,10 +73,16 @@ def _write_record(folder: Path, **changes: Any) -> None:
 
 
 class NoTracking(Piece):
-    """metrics.jsonl only."""
+    """metrics.jsonl only. It is its own tracker."""
 
-    def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
-        return _Silent()
+    def start(self, name: str, folder: Path, config: dict[str, Any]) -> Tracker:
+        return self
+
+    def log(self, row: Row) -> None:
+        """Nothing is sent."""
+
+    def finish(self, picture: Path | None = None, failed: bool = False) -> list[str]:
+        return []
 
 
 class Wandb(Piece):
@@ -90,16 +96,16 @@ class Wandb(Piece):
     mode: Mode | None
     tags: list[str]
 
-    def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
+    def start(self, name: str, folder: Path, config: dict[str, Any]) -> Tracker:
         import wandb  # slow to import
 
         mode = self.mode or ("online" if wandb.login(prompt=False) else "offline")
         with _refusals_in_one_line("wandb", wandb.Error):
             run = wandb.init(
                 project=self.project, entity=self.entity, name=name[:LONGEST_NAME],
-                id=lasting_id(Path(folder)), resume="allow", group=group, job_type="train",
-                tags=tags(config, self.tags), config={**config, FOLDER: Path(folder).name},
-                dir=folder, mode=cast(Mode, mode),
+                id=lasting_id(folder), resume="allow", group=group_name(config), job_type="train",
+                tags=tags(config, self.tags), config={**config, FOLDER: folder.name},
+                dir=str(folder), mode=cast(Mode, mode),
                 settings=wandb.Settings(console="off"),  # keep the progress bar out of the log
             )  # fmt: skip
         return _Run(wandb, run)
@@ -115,17 +121,17 @@ class Trackio(Piece):
     project: str
     tags: list[str]
 
-    def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
+    def start(self, name: str, folder: Path, config: dict[str, Any]) -> Tracker:
         check_installed("tracking=trackio", "trackio")
         import trackio
 
         with _refusals_in_one_line("trackio"), quiet():
             run = trackio.init(
-                project=self.project, name=f"{name} · {lasting_id(Path(folder))}", group=group,
-                config={**config, "tags": tags(config, self.tags)}, resume="allow",
+                project=self.project, name=f"{name} · {lasting_id(folder)}", resume="allow",
+                group=group_name(config), config={**config, "tags": tags(config, self.tags)},
                 embed=False, auto_log_gpu=False, auto_log_cpu=False,
             )  # fmt: skip
-        return _TrackioRun(trackio, run, self.project, Path(folder))
+        return _TrackioRun(trackio, run, self.project, folder)
 
 
 class TensorBoard(Piece):
@@ -135,17 +141,9 @@ class TensorBoard(Piece):
     also gets its earlier steps.
     """
 
-    def start(self, name: str, group: str, folder: str, config: dict[str, Any]) -> Tracker:
+    def start(self, name: str, folder: Path, config: dict[str, Any]) -> Tracker:
         check_installed("tracking=tensorboard", "tensorboard")
-        return _TensorBoardRun(Path(folder, "tensorboard"), group)
-
-
-class _Silent:
-    def log(self, row: Row) -> None:
-        return None
-
-    def finish(self, picture: Path | None = None, failed: bool = False) -> list[str]:
-        return []
+        return _TensorBoardRun(folder / "tensorboard", group_name(config))
 
 
 class _Run:
@@ -247,10 +245,8 @@ class _TensorBoardRun:
 
 
 def rows_before(step: float, folder: Path) -> list[Row]:
-    """The rows of a run's metrics.jsonl before a step, if the file exists."""
-    file = folder / "metrics.jsonl"
-    rows = read_rows(file) if file.exists() else []
-    return [each for _, each in rows if each["step"] < step]
+    """The rows of a run's metrics.jsonl before a step."""
+    return [row for _, row in read_rows(folder / "metrics.jsonl") if row["step"] < step]
 
 
 @contextlib.contextmanager

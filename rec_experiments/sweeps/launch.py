@@ -16,7 +16,7 @@ from rec_experiments.config import schema
 from rec_experiments.config.composition import composing
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.labels import tracked_name
-from rec_experiments.runs import checkout
+from rec_experiments.runs import provenance
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.runs.trackers import track_finished
 from rec_experiments.sweeps.figures import OF_SWEEP, load_figure, parse
@@ -61,7 +61,7 @@ def launch(words: Sequence[str], task: Task) -> None:
     track([job for path, job in runs.items() if states[path].name == "done"])
     inactive = ("done", *ACTIVE)
     waiting = [job for path, job in runs.items() if states[path].name not in inactive]
-    if waiting and checkout.is_dirty():
+    if waiting and provenance.is_dirty():
         print("the checkout has uncommitted changes; provenance.json records the diff")
     if waiting and isinstance(launcher, SlurmLauncher):
         submission = launcher.submit(name, waiting)

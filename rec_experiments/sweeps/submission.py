@@ -18,7 +18,7 @@ from pathlib import Path
 from rec_experiments.common.errors import UserError, first_line
 from rec_experiments.common.files import PRIVATE, write_atomic
 from rec_experiments.config import plugins, schema
-from rec_experiments.runs import checkout, provenance
+from rec_experiments.runs import provenance
 from rec_experiments.sweeps.jobs import Job, output_of
 
 FOLDER, RECORD = "submissions", "jobs.json"
@@ -83,7 +83,7 @@ def copy_code(target: Path) -> None:
     """Copy this package, its configuration and the packages that extend it into a new folder that
     only its owner can read. Files that git ignores are left out."""
     target.mkdir(mode=0o700, parents=True)
-    ours, ignored = target / plugins.OURS, checkout.ignored()
+    ours, ignored = target / plugins.OURS, provenance.ignored()
 
     def left_out(folder: str, names: list[str]) -> set[str]:
         """The names in a folder that are not copied."""

@@ -6,11 +6,16 @@ import torch
 from transformers import PreTrainedModel
 
 from rec_experiments.common import rng
-from rec_experiments.common.batch import Rollouts, SampleKey
+from rec_experiments.common.batch import Rollouts
 from rec_experiments.common.distributed import World
 from rec_experiments.common.problems import Problem
 from rec_experiments.policy.chat import ChatTemplate
-from rec_experiments.rollout.worker import RolloutRequest, RolloutWorker, Snapshot
+from rec_experiments.rollout.worker import (
+    RolloutRequest,
+    RolloutWorker,
+    Snapshot,
+    sample_keys,
+)
 from rec_experiments.training.metrics import response_metrics
 from rec_experiments.training.protocol import Row
 
@@ -31,12 +36,10 @@ class Evaluator:
 
     def answer(self, model: PreTrainedModel, step: int) -> Rollouts:
         """Verified responses to all problems, of the model after `step` gradient steps."""
-        keys = [
-            [SampleKey(self.seed, rng.EVAL, step, group, k) for k in range(self.samples)]
-            for group in range(len(self.problems))
-        ]
         mine = self.world.share(len(self.problems))
-        request = RolloutRequest(self.problems[mine], keys[mine], self.temperature)
+        groups = range(len(self.problems))[mine]
+        keys = sample_keys(self.seed, rng.EVAL, step, groups, self.samples)
+        request = RolloutRequest(self.problems[mine], keys, self.temperature)
         share = self.worker.answer(Snapshot.of(model, step), request)
         return Rollouts.of_parts(self.world.gather(share), step)
 

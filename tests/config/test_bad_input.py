@@ -141,6 +141,7 @@ RANGES = (
     ("reward=noise", "reward.low=2", "at most high=1.0"),
     ("", "model.heads=5", "must divide hidden_size=64"),
     ("", "model.warm_start.learning_rate=.inf", "a finite number"),
+    ("", "model.warm_start.steps=-1", "at least 0"),
     ("model=pretrained model.shared_prompts=true", "model.attention=eager", "must be sdpa"),
     ("model=pretrained model.shared_prompts=true", "model.packed=true", "must be false"),
     ("model=pretrained", "model.attention=flash_attention_2", "needs compute_dtype=bfloat16"),

@@ -8,7 +8,6 @@ tests/rollout/test_overlap.py holds that overlapped and resumed runs are the sam
 """
 
 import copy
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ from rec_experiments.common.batch import Responses, Rollouts, StepIndex
 from rec_experiments.common.problems import VerifierResult
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.config.identity import on_policy_path, run_path
 from rec_experiments.config.labels import schedule_name
 from rec_experiments.rollout.schedule import InFlight
 from rec_experiments.runs.prepare import prepare
@@ -203,7 +201,6 @@ def test_interpolated_policy_by_the_age_of_each_token():
 def test_names_of_a_schedule_in_flight():
     config = resolve("sync=in_flight", "sync.offset=1", "steps=100")
     assert schedule_name(config["sync"]) == "offset 1, in flight, 4 versions of 8 tokens"
-    assert on_policy_path(config, Path("runs")) == run_path(resolve("sync=on_policy", "steps=100"))
     again = schema.build(schema.restore(config), Experiment).sync
     assert again == experiment("sync=in_flight", "sync.offset=1").sync
     assert "the oldest token up to 9 gradient steps old" in again.describe(2)

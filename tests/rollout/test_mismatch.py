@@ -22,29 +22,24 @@ from rec_experiments.common.batch import Sequences
 from rec_experiments.policy import recompute
 from rec_experiments.policy.batching import Limits, collate
 from rec_experiments.policy.logprobs import ForwardPass, compute_logprobs
-from rec_experiments.rollout.manager import RolloutManager
-from rec_experiments.rollout.replay import NoReplay
 from rec_experiments.runs.prepare import prepare
 
 STALE = (*SMALL, "sync.interval=3", "kl_every=0", "optimizer.learning_rate=1")
 
 
-def feed_of(exp, trainer):
-    feed = RolloutManager(
-        worker=trainer.rollouts.worker, schedule=exp.sync, buffer=NoReplay(redraws=0), seed=0,
-        problems=trainer.rollouts.problems, batches=4, bundle=1, batch_size=4,
-        group_size=4, temperature=exp.sampler.temperature, shuffle=True,
-    )  # fmt: skip
-    feed.update_weights(0, 0, trainer.model)
-    return feed
+def begun(*overrides):
+    """An experiment, and its trainer, which has handed its initial weights to its rollouts."""
+    exp = experiment(*overrides, "steps=4")
+    trainer = prepare(exp)
+    trainer.rollouts.update_weights(0, 0, trainer.model)
+    return exp, trainer
 
 
 @pytest.fixture(scope="module")
 def drawn():
     """A float64 model off the policy that drew a batch, that batch, and known gaps in it."""
-    exp = experiment(*SMALL)
-    trainer = prepare(exp)
-    rollouts = feed_of(exp, trainer).get_batch(0)
+    _, trainer = begun(*SMALL)
+    rollouts = trainer.rollouts.get_batch(0)
     g = torch.Generator().manual_seed(0)
     own_BT = rollouts.logp_BT.double() + 0.1
     gap_BT = 2 * torch.randn(own_BT.shape, generator=g)
@@ -134,10 +129,8 @@ CAPPED = ("correction=truncated", "correction.cap=2")
 
 @pytest.mark.parametrize(("correction", "seen"), [((), [True, False, False]), (CAPPED, [True] * 3)])
 def test_the_metric_is_there_where_it_can_be_known(correction, seen):
-    exp = experiment(*STALE, *correction, "sampler.temperature=0.8")
-    trainer = prepare(exp)
-    feed = feed_of(exp, trainer)
-    rows = []
+    exp, trainer = begun(*STALE, *correction, "sampler.temperature=0.8")
+    feed, rows = trainer.rollouts, []
     for step in range(3):
         rows.append(trainer.update(feed.get_batch(step), exp.updates.index_of(step)))
         feed.update_weights(step + 1, step + 1, trainer.model)
@@ -149,9 +142,8 @@ def test_the_metric_is_there_where_it_can_be_known(correction, seen):
 
 
 def test_the_recomputed_are_those_of_the_version_that_drew_the_batch():
-    exp = experiment(*STALE, "sync.interval=2", *CAPPED)
-    trainer = prepare(exp)
-    feed, versions = feed_of(exp, trainer), []
+    exp, trainer = begun(*STALE, "sync.interval=2", *CAPPED)
+    feed, versions = trainer.rollouts, []
     for step in range(3):
         versions.append(copy.deepcopy(trainer.model))
         trainer.update(feed.get_batch(step), exp.updates.index_of(step))

@@ -78,7 +78,9 @@ def test_versions_exist_when_needed_and_never_go_back(interval, offset, phase):
     assert max(s.ages(1, 100)) <= offset + interval - 1
     for version in range(70):
         assert s.draws_from(version) == (version in versions)
-        assert list(s.draws(version, 100)) == [b for b in range(100) if versions[b] == version]
+    for batch, version in enumerate(versions):
+        of_version = [other for other in range(100) if versions[other] == version]
+        assert [*s.bundle_of(batch, 100, 100)] == of_version
 
 
 @pytest.mark.parametrize("setting", [(0, 0), (-1, 0), (1, -1), (None, 3)])

@@ -16,7 +16,6 @@ from rec_experiments.runs.display import (
     duration,
     introduce,
     say,
-    shortened,
     summarise,
 )
 from rec_experiments.runs.metrics import label
@@ -34,7 +33,7 @@ def rows(scale: float) -> list[dict]:
     ]
 
 
-@pytest.mark.parametrize("scale", [1e-12, 1.234e-5, 1.0, 12345.0])
+@pytest.mark.parametrize("scale", [1e-12, 12345.0])
 def test_the_panels_do_not_overlap_and_stay_inside(scale):
     figure = curves(rows(scale), "a title")
     figure.draw_without_rendering()
@@ -68,35 +67,26 @@ def test_a_terminal_gets_whole_words():
     assert all(len(line) <= 40 for line in lines if "path" not in line)
 
 
-def accuracies(*values: float) -> list[dict]:
-    return [{"step": step, "eval/accuracy": value} for step, value in enumerate(values)]
-
-
-def closing(rows: list[dict], on_policy: list[dict] | None) -> str:
+def closing(rows: list[dict]) -> str:
     console = Console(file=io.StringIO(), width=100)
-    summarise(console, rows, Path("folder"), on_policy)
+    summarise(console, rows, Path("folder"))
     return console.file.getvalue()
 
 
 def test_the_closing_table_says_how_a_run_stands():
-    rows = [*accuracies(0.25, 0.5, 0.4375), {"step": 3, "train/kl": 0.5}]
-    alone = closing(rows, None)
-    assert "+0.188 since the start" in alone
-    assert "on-policy" not in alone
-    beside = closing(rows, accuracies(0.25, 0.625))
-    assert "-0.188 against the on-policy run" in beside
-    [line] = [line for line in beside.splitlines() if "evaluation accuracy" in line]
-    assert [cell.strip() for cell in line.split("│")[2:5]] == ["0.250", "0.438", "0.625"]
-    [line] = [line for line in beside.splitlines() if "KL to the reference" in line]
-    assert [cell.strip() for cell in line.split("│")[2:5]] == ["0.500", "0.500", "-"]
-    assert "no evaluation" in closing([{"step": 0}], None)
-
-
-@pytest.mark.parametrize(
-    ("room", "expected"), [(9, "abcdefghi"), (8, "abcd…ghi"), (3, "a…i"), (2, "a…"), (1, "…")]
-)
-def test_a_name_is_cut_in_its_middle(room, expected):
-    assert shortened("abcdefghi", room) == expected
+    rows = [
+        {"step": step, "eval/accuracy": value} for step, value in enumerate((0.25, 0.5, 0.4375))
+    ]
+    text = closing([*rows, {"step": 3, "train/kl": 0.5}])
+    assert "+0.188 since the start" in text
+    cells = {
+        line.split("│")[1].strip(): [cell.strip() for cell in line.split("│")[2:4]]
+        for line in text.splitlines()
+        if line.startswith("│")
+    }
+    assert cells["evaluation accuracy"] == ["0.250", "0.438"]
+    assert cells["KL to the reference (nats/token)"] == ["0.500", "0.500"]
+    assert "no evaluation" in closing([{"step": 0}])
 
 
 def test_durations_have_the_unit_that_fits():

@@ -8,7 +8,6 @@
 """
 
 import json
-import re
 import resource
 import shutil
 
@@ -22,7 +21,7 @@ from rec_experiments.cli.main import run_command
 from rec_experiments.common.distributed import ALONE
 from rec_experiments.common.errors import UserError
 from rec_experiments.policy.models import byte_tokenizer
-from rec_experiments.runs import evaluation, export, saved
+from rec_experiments.runs import evaluation, saved
 from rec_experiments.runs.checkpoints import Checkpoints
 
 DATA = [each for each in SMALL if each.startswith(("dataset", "eval_"))]
@@ -36,7 +35,7 @@ def done(tmp_path_factory):
 @pytest.mark.parametrize("step", [2, 3])
 def test_the_exported_folder_scores_as_the_run_said(done, tmp_path, step):
     out = tmp_path / "a model, {of} 'mine' (1)"
-    assert export.export(done.path, out, step if step == 2 else None) == step
+    assert saved.export(done.path, out, step if step == 2 else None) == step
     loaded = AutoModelForCausalLM.from_pretrained(out).state_dict()
     state = saved.model_of(done.path, saved.source_of(done.path), step)[0].state_dict()
     assert all(torch.equal(loaded[name], weight) for name, weight in state.items())
@@ -59,7 +58,7 @@ PASSED_OVER = "checkpoint step_00000003 is damaged and was skipped\n"
 
 
 def test_a_damaged_state_is_passed_over(done, damaged, tmp_path, capsys):
-    assert export.export(damaged, tmp_path / "model", None) == 2
+    assert saved.export(damaged, tmp_path / "model", None) == 2
     assert PASSED_OVER in capsys.readouterr().err
     found = evaluation.evaluate(str(damaged), None, [])
     assert PASSED_OVER in capsys.readouterr().err
@@ -68,10 +67,10 @@ def test_a_damaged_state_is_passed_over(done, damaged, tmp_path, capsys):
 
 def test_a_damaged_state_that_is_asked_for_is_refused(damaged, tmp_path):
     with pytest.raises(UserError, match=r"checkpoints: step_00000003: damaged"):
-        export.export(damaged, tmp_path / "model", 3)
+        saved.export(damaged, tmp_path / "model", 3)
     (damaged / "checkpoints" / "step_00000002" / "rank_0.pt").unlink()
     with pytest.raises(UserError, match=r"checkpoints: step_00000003, step_00000002: damaged"):
-        export.export(damaged, tmp_path / "model", None)
+        saved.export(damaged, tmp_path / "model", None)
     assert not (tmp_path / "model").exists()
 
 
@@ -82,7 +81,7 @@ def test_a_value_of_the_run_can_be_changed(done):
 
 
 def test_weights_without_finite_logits_are_one_line(done, tmp_path):
-    export.export(done.path, tmp_path / "model", None)
+    saved.export(done.path, tmp_path / "model", None)
     broken = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     broken.lm_head.weight.data.fill_(torch.nan)
     broken.save_pretrained(tmp_path / "model")
@@ -116,7 +115,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_behind(done, tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
         with pytest.raises(UserError, match=r"model: cannot be written \(.+\)"):
-            export.export(done.path, tmp_path / "a" / "model", None)
+            saved.export(done.path, tmp_path / "a" / "model", None)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []
@@ -135,12 +134,10 @@ def test_intervals():
 @pytest.mark.parametrize(
     ("name", "arguments", "line"),
     [
-        ("export", ["{run}"], "OUT requires an argument"),
         ("export", ["{run}", "{tmp}/out", "--step=7"], "step=7: has no checkpoint; allowed: 3, 2"),
         ("export", ["{run}", "{tmp}"], "exists already"),
         ("export", ["{tmp}", "{tmp}/out"], "is not a run folder"),
         ("export", ["{run}", "{tmp}/out", "steps=7"], "steps=7: is not expected"),
-        ("evaluate", ["{run}", "--step=x"], '--step: unable to convert "x" into int'),
         ("evaluate", ["{run}", "dataset=math"], "dataset=math: only single values of a run"),
         ("evaluate", ["{run}/missing"], "no such folder"),
         ("evaluate", [], "evaluate: takes one or two models, not 0"),
@@ -161,9 +158,7 @@ def test_bad_input_is_one_line(done, tmp_path, name, arguments, line, monkeypatc
     ("change", "told"),
     [
         ({"model": [1]}, "model: its choice names no class"),
-        ({"dataset": None}, "dataset: its choice names no class"),
         ({"extra": {}}, "extra: names no class"),
-        ({"steps": "many"}, "steps=many: must be a whole number"),
         ({"steps": -1}, "steps=-1: must be at least 1"),
         ({"algo": {}}, "algo.name"),
         (None, "its config.yaml is not that of a run"),
@@ -172,9 +167,8 @@ def test_bad_input_is_one_line(done, tmp_path, name, arguments, line, monkeypatc
 def test_a_configuration_that_is_none_is_told_with_its_folder(tmp_path, change, told):
     config = resolve(*SMALL) | change if change else {"a": 1}
     (tmp_path / "config.yaml").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=re.escape(f"run folder {tmp_path}: ")) as error:
+    with pytest.raises(UserError, match=f"run folder {tmp_path}: .*{told}"):
         saved.experiment_of(tmp_path, [])
-    assert told in str(error.value)
 
 
 def test_a_model_is_read_without_the_verifier_of_its_run(done, tmp_path):
@@ -183,37 +177,21 @@ def test_a_model_is_read_without_the_verifier_of_its_run(done, tmp_path):
     config = yaml.safe_load((folder / "config.yaml").read_text())
     config["dataset"] |= {"_target_": "no_such_module.Rows", "verifier": "timeit.timeit"}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    assert export.export(folder, tmp_path / "out", None) > 0
+    assert saved.export(folder, tmp_path / "out", None) > 0
     config["model"]["_target_"] = "os.system"
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     with pytest.raises(UserError, match=r"model=os\.system: only the run folder names it"):
-        export.export(folder, tmp_path / "other", None)
+        saved.export(folder, tmp_path / "other", None)
 
 
 @pytest.mark.parametrize(
-    ("state", "told"),
-    [
-        ({}, "the state after step 3 does not fit the model"),
-        ({"model": [1]}, "the state after step 3 does not fit the model"),
-        ({"model": {"model.norm.weight": "a word"}}, "the state after step 3 does not fit the mo"),
-    ],
+    "weights", [{}, {"model": [1]}, {"model": {"model.norm.weight": "a word"}}]
 )
-def test_a_state_of_something_else_is_told_with_its_folder(done, tmp_path, state, told):
-    shutil.copytree(done.path, tmp_path / "run")
-    Checkpoints(tmp_path / "run" / "checkpoints", ALONE).save(
-        3, {"step": 3, "weights": state}, None
-    )
-    with pytest.raises(UserError, match=re.escape(told)) as error:
-        export.export(tmp_path / "run", tmp_path / "out", None)
-    assert str(tmp_path / "run") in str(error.value)
-    assert [each.name for each in tmp_path.iterdir()] == ["run"]
-
-
-def test_a_state_of_another_model_is_told_with_its_folder(done, tmp_path):
-    shutil.copytree(done.path, tmp_path / "run")
-    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
-    config["model"]["hidden_size"] = 32
-    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
-    with pytest.raises(UserError, match=r"run: the state after step 3 does not fit .* width 32"):
-        export.export(tmp_path / "run", tmp_path / "out", None)
+def test_a_state_of_something_else_is_told_with_its_folder(done, tmp_path, weights):
+    run = tmp_path / "run"
+    shutil.copytree(done.path, run)
+    state = {"step": 3, "weights": weights}
+    Checkpoints(run / "checkpoints", ALONE).save(3, state, None)
+    with pytest.raises(UserError, match=f"{run}: the state after step 3 does not fit the model"):
+        saved.export(run, tmp_path / "out", None)
     assert [each.name for each in tmp_path.iterdir()] == ["run"]

@@ -8,14 +8,13 @@ import dataclasses
 
 import pytest
 import torch
-from conftest import assert_equal, experiment, run, timeless
+from conftest import assert_same_result, experiment, run
 from language_models import smollm2_folder, tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rec_experiments.common.errors import UserError
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.warm_start import load_warm_start
-from rec_experiments.runs import evaluation, export
+from rec_experiments.runs import evaluation, saved
 
 FEW = (
     "setting=lm/gsm8k", "threads=1", "model.warm_start.steps=2", "model.warm_start.batch_size=2",
@@ -46,15 +45,6 @@ def whole(few, tmp_path_factory):
     return run(tmp_path_factory.mktemp("whole") / "run", *few, *WAITING)
 
 
-def assert_same_run(one, other):
-    assert [timeless(row) for row in one.metrics()] == [timeless(row) for row in other.metrics()]
-    states = [
-        torch.load(folder.checkpoints / "step_00000003" / "rank_0.pt", weights_only=True)
-        for folder in (one, other)
-    ]
-    assert_equal(*states)
-
-
 @with_smollm2
 def test_every_step_moves_the_model(whole):
     assert [row["step"] for row in whole.metrics()] == [0, 1, 2, 3]
@@ -65,20 +55,20 @@ def test_every_step_moves_the_model(whole):
 def test_a_stopped_run_resumes_bit_for_bit(few, whole, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "cut", *few, *WAITING, until=2)
-    assert_same_run(run(tmp_path / "cut", *few, *WAITING), whole)
+    assert_same_result(run(tmp_path / "cut", *few, *WAITING), whole)
 
 
 @pytest.mark.long
 @with_smollm2
 def test_overlapped_is_sequential(few, whole, tmp_path):
-    assert_same_run(run(tmp_path / "run", *few, *WAITING, "pipeline=overlap"), whole)
+    assert_same_result(run(tmp_path / "run", *few, *WAITING, "pipeline=overlap"), whole)
 
 
 @with_smollm2
 def test_transformers_scores_the_exported_model_alike(few, whole, tmp_path):
     """And an evaluation of either has the same numbers, with pass@k."""
     out = tmp_path / "model"
-    assert export.export(whole.path, out, None) == 3
+    assert saved.export(whole.path, out, None) == 3
     model, tokenizer = (kind.from_pretrained(out) for kind in (AutoModelForCausalLM, AutoTokenizer))
     trained = torch.load(whole.checkpoints / "step_00000003" / "rank_0.pt", weights_only=True)
     ours = experiment(*few).model.model()
@@ -160,8 +150,3 @@ def test_solutions_become_likelier(tiny):
     untrained = experiment(*tiny).model.model().state_dict()
     trained, _ = started(*tiny, "model.warm_start.steps=20", "model.warm_start.learning_rate=3e-3")
     assert nats(trained) < nats(untrained) - 0.5
-
-
-def test_a_start_out_of_range_is_one_line():
-    with pytest.raises(UserError, match=r"model\.warm_start\.steps=-1: must be at least 0"):
-        experiment("setting=lm/gsm8k", "model.warm_start.steps=-1")

@@ -53,21 +53,19 @@ def folder(tmp_path) -> Path:
 
 def track(tracking, folder: Path, rows: list[dict], config: dict, picture=None) -> list[str]:
     """One start of a run."""
-    tracker = tracking.start("ring", group_name(config), str(folder), config)
+    tracker = tracking.start("ring", folder, config)
     for row in rows:
         tracker.log(row)
     return tracker.finish(picture)
 
 
-@pytest.mark.parametrize(
-    ("interval", "offset", "name"),
-    [
-        (1, 0, "on-policy"), (20, 0, "interval 20"), (1, 10, "offset 10"),
-        (4, 2, "interval 4, offset 2"), (None, 0, "offline"),
-    ],
-)  # fmt: skip
-def test_schedule_in_words(interval, offset, name):
-    assert schedule_name({"interval": interval, "offset": offset}) == name
+def test_schedule_in_words():
+    names = {
+        (1, 0): "on-policy", (20, 0): "interval 20", (1, 10): "offset 10",
+        (4, 2): "interval 4, offset 2", (None, 0): "offline",
+    }  # fmt: skip
+    for (interval, offset), name in names.items():
+        assert schedule_name({"interval": interval, "offset": offset}) == name
 
 
 def test_group_is_shared_by_methods_and_seeds_alone(config):
@@ -89,7 +87,7 @@ def test_a_missing_package_is_one_line(name, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, name, None)  # as where it is not installed
     tracking = Trackio(project="lab", tags=[]) if name == "trackio" else TensorBoard()
     with pytest.raises(UserError, match=f"{name} is not installed; .* its extra {name}"):
-        tracking.start("ring", "g", str(tmp_path), {})
+        tracking.start("ring", tmp_path, {})
 
 
 # W&B ----------------------------------------------------------------------------------------------
@@ -225,7 +223,7 @@ def test_trackio_gets_the_rows_that_it_lost_and_the_picture_at_the_end(folder, t
 
 def test_steps_that_trackio_has_not_stored_are_an_error(folder, trackio, config, monkeypatch):
     monkeypatch.setattr("rec_experiments.runs.trackers._TrackioRun.stored", lambda self: -1)
-    tracker = Trackio(project="unstored", tags=[]).start("ring", "g", str(folder), config)
+    tracker = Trackio(project="unstored", tags=[]).start("ring", folder, config)
     tracker.log(ROWS[0])
     with pytest.raises(UserError, match=r"unstored: trackio has not stored all"):
         tracker.finish()
@@ -275,7 +273,7 @@ def test_tensorboard_gets_the_earlier_steps_of_a_run_that_was_not_tracked(folder
 
 def test_tensorboard_gets_a_finished_run_once(folder, config):
     pytest.importorskip("tensorboard")
-    begun = TensorBoard().start("ring", "g", str(folder), config)
+    begun = TensorBoard().start("ring", folder, config)
     begun.log(ROWS[0])  # a start that was tracked, before others that were not
     begun.finish(failed=True)
     assert track_finished(TensorBoard(), "ring", folder, ROWS, config)

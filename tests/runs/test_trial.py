@@ -17,11 +17,11 @@ from rec_experiments.runs.learning_signal import (
     in_one_line,
     rate_to_begin_with,
     too_high,
+    try_first_batch,
     watch_first_batches,
     what_to_try,
 )
 from rec_experiments.runs.prepare import prepare
-from rec_experiments.runs.trial import try_first_batch
 
 
 @pytest.fixture(scope="module")

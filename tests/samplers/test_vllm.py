@@ -36,8 +36,8 @@ from rec_experiments.policy.batching import collate
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.logprobs import compute_logprobs
 from rec_experiments.runs.evaluation import evaluate
-from rec_experiments.runs.export import export
 from rec_experiments.runs.prepare import prepare
+from rec_experiments.runs.saved import export
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.vllm import Vllm, VllmSampler
 from rec_experiments.training.metrics import response_metrics

@@ -245,7 +245,7 @@ def test_what_git_ignores_is_not_copied(tmp_path, monkeypatch):
         file.write_text("")
     monkeypatch.setattr(schema, "PACKAGE", package)
     monkeypatch.setattr(schema, "CONF", conf)
-    monkeypatch.setattr(submission.checkout, "ignored", lambda: {(conf / "mine.yaml").resolve()})
+    monkeypatch.setattr(submission.provenance, "ignored", lambda: {(conf / "mine.yaml").resolve()})
     submission.copy_code(copy)
     files = {file.name for file in (copy / "rec_experiments").rglob("*") if file.is_file()}
     assert files == {"api.py", "a.yaml", "outside.json"}

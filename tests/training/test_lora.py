@@ -31,7 +31,7 @@ from rec_experiments.common.errors import UserError
 from rec_experiments.policy import lora
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.models import Lora
-from rec_experiments.runs import evaluation, export, saved
+from rec_experiments.runs import evaluation, saved
 from rec_experiments.runs.prepare import make_worker, prepare
 from rec_experiments.runs.run import run as train
 
@@ -246,7 +246,7 @@ def test_other_weights_beside_the_adapters_are_refused(overrides, folder, tmp_pa
     with pytest.raises(UserError, match="weights beside its adapters have changed since it start"):
         train(own)
     with pytest.raises(UserError, match="does not hold the weights that the adapters of"):
-        export.export(path, tmp_path / "out", None)
+        saved.export(path, tmp_path / "out", None)
     assert not (tmp_path / "out").exists()
     shutil.copytree(folder, place, dirs_exist_ok=True)
     train(own)
@@ -255,10 +255,10 @@ def test_other_weights_beside_the_adapters_are_refused(overrides, folder, tmp_pa
 def test_the_exported_folder_scores_as_the_run_said(done, tmp_path):
     said = {k: v for k, v in done.metrics()[3].items() if k.startswith("eval/")}
     assert evaluation.evaluate(str(done.path), 3, []).metrics == said
-    export.export(done.path, tmp_path / "merged", 3)
+    saved.export(done.path, tmp_path / "merged", 3)
     data = [each for each in SMALL if each.startswith(("dataset", "eval_"))]
     assert evaluation.evaluate(str(tmp_path / "merged"), 3, data).metrics == said
-    export.export(done.path, tmp_path / "adapter", 3, adapter=True)
+    saved.export(done.path, tmp_path / "adapter", 3, adapter=True)
     files = {file.name for file in (tmp_path / "adapter").iterdir()}
     assert "adapter_model.safetensors" in files
     assert "model.safetensors" not in files
