@@ -15,6 +15,7 @@ from rec_experiments.sweeps import Panel
 STEPS = 40
 COLUMNS = ["sync_interval = 20", "offline"]
 COLLAPSING, STABLE, ABSENT = "REINFORCE", "REC-OneSide-NoIS (0.2)", "GRPO"
+ON_POLICY = {"interval": 1, "offset": 0}
 PERIOD = 20  # of the synchronisation
 PANELS = [
     Panel(metric="eval/accuracy", label="evaluation accuracy", log=False),
@@ -56,7 +57,7 @@ def write_run(
 ) -> Path:
     """A run folder; config: of a method that does not exist, unless it is given."""
     path.mkdir(parents=True)
-    config = config or {"algo": {"name": "fabricated"}, "sync": {}, "seed": 0, "steps": 40}
+    config = config or {"algo": {"name": "fabricated"}, "sync": ON_POLICY, "seed": 0, "steps": 40}
     (path / "config.yaml").write_text(yaml.safe_dump(config))
     write_lines(path / "metrics.jsonl", rows)
     (path / "status.json").write_text(json.dumps({"state": state, **status}))

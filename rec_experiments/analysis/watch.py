@@ -20,12 +20,10 @@ from rec_experiments.analysis.alarms import package_alarms
 from rec_experiments.analysis.early_warning import warning
 from rec_experiments.analysis.regime import number
 from rec_experiments.analysis.results.statistics import ACCURACY, seconds
-from rec_experiments.analysis.results.table import content, leave_out, run_folders
+from rec_experiments.analysis.results.table import configurations, content, run_folders
 from rec_experiments.common.errors import UserError, printable
-from rec_experiments.config.labels import JOINT, run_label, run_labels, without_shared
+from rec_experiments.config.labels import JOINT, run_labels, without_shared
 from rec_experiments.runs.display import duration, sparkline
-from rec_experiments.runs.reading import unreadable
-from rec_experiments.runs.run_folder import CONFIG, RunFolder, read_config
 from rec_experiments.sweeps.jobs import Job
 from rec_experiments.sweeps.state import State, survey
 
@@ -53,21 +51,16 @@ class Line(NamedTuple):
 def jobs_in(places: Iterable[Path]) -> list[Job]:
     """The runs among these folders and directly in them, as jobs. Raises UserError for a place
     that is neither a run nor has any."""
-    found: dict[Path, Job] = {}
+    folders: dict[Path, None] = {}
     for place in places:
         runs = [place] if (place / "status.json").exists() else run_folders(place)
         if not runs:
             raise UserError(f"{place}: no run there, nor in a folder directly below")
-        for folder in runs:
-            try:
-                config, command = read_config(folder), RunFolder(folder).command()
-                run_label(config, command)
-                found[folder] = Job("", "", command, config, folder)
-            except UserError as error:
-                leave_out(str(error))
-            except (KeyError, TypeError):
-                leave_out(str(unreadable(folder / CONFIG, "it is not that of a run")))
-    return list(found.values())
+        folders |= dict.fromkeys(runs)
+    return [
+        Job("", "", [*command], config, folder)
+        for folder, (config, command) in configurations(folders).items()
+    ]
 
 
 def lines(jobs: Sequence[Job]) -> list[Line]:

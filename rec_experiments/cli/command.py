@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from rec_experiments.analysis.figures.computed import COMPUTED
+from rec_experiments.analysis.figures import COMPUTED
 from rec_experiments.cli.parser import PROGRAM
 from rec_experiments.common import distributed
 from rec_experiments.common.errors import (

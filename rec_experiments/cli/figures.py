@@ -7,11 +7,9 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from rec_experiments import sweeps
-from rec_experiments.analysis.figures import catalogue
-from rec_experiments.analysis.figures.computed import COMPUTED
-from rec_experiments.analysis.figures.curves import WINDOW
-from rec_experiments.analysis.figures.render import write
-from rec_experiments.analysis.results.summary import remarks
+from rec_experiments.analysis.figures import COMPUTED, catalogue
+from rec_experiments.analysis.figures.render import WINDOW, write
+from rec_experiments.analysis.results.figure import remarks
 from rec_experiments.analysis.results.table import find
 from rec_experiments.cli.parser import PROGRAM, Overrides, Runs, number, option, path
 from rec_experiments.common.errors import UserError, meant

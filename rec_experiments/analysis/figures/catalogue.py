@@ -1,17 +1,14 @@
 """Any figure by its name: its runs, and its drawing."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pkgutil import resolve_name
 
 import pandas
 
 from rec_experiments import sweeps
-from rec_experiments.analysis.figures.computed import COMPUTED
-from rec_experiments.analysis.figures.curves import WINDOW
+from rec_experiments.analysis.figures import COMPUTED, computed, maps, render
+from rec_experiments.analysis.figures.render import Drawing
 from rec_experiments.analysis.results.figure import FigureRuns, figure_runs, multirun
-
-if TYPE_CHECKING:
-    from rec_experiments.analysis.figures.render import Drawing
 
 
 def runs_of(name: str, found: pandas.DataFrame, overrides: Sequence[str]) -> FigureRuns | None:
@@ -23,11 +20,10 @@ def runs_of(name: str, found: pandas.DataFrame, overrides: Sequence[str]) -> Fig
     return figure_runs(name, found, overrides) if known else multirun(name, found)
 
 
-def draw(name: str, data: FigureRuns | None, window: int = WINDOW) -> "Drawing":
-    """A figure. data: of `runs_of`. window: steps in the running averages, of `curves.SMOOTHED`."""
+def draw(name: str, data: FigureRuns | None, window: int = render.WINDOW) -> Drawing:
+    """A figure. data: of `runs_of`. window: steps in the running averages, of `render.SMOOTHED`."""
     if data is None:
-        return COMPUTED[name]()
-    from rec_experiments.analysis.figures import maps, render  # matplotlib is slow
-
+        drawing: Drawing = resolve_name(f"{computed.__name__}.{COMPUTED[name]}")()
+        return drawing
     others = {"map": maps.draw, "stability": maps.draw_stability}
     return others[data.picture](data) if data.picture in others else render.draw(data, window)

@@ -20,6 +20,7 @@ RC: dict[str, Any] = {
     "lines.linewidth": 1.6,
     "lines.markersize": 4.5,
     "pdf.fonttype": 42,  # text stays text in the PDF
+    "savefig.bbox": "standard",  # a user's settings may cut the margins
 }
 
 # The palette of Okabe and Ito, and darker shades of it.

@@ -16,6 +16,7 @@ import pandas
 from rec_experiments.analysis.claims import tables
 from rec_experiments.analysis.claims.judge import Verdict
 from rec_experiments.analysis.figures import catalogue
+from rec_experiments.analysis.figures.render import as_file
 from rec_experiments.analysis.results.figure import NoRuns
 from rec_experiments.analysis.results.statistics import ACCURACY, NoValue, curve, final, seconds
 from rec_experiments.analysis.results.table import table
@@ -53,14 +54,12 @@ def render(
 def picture(name: str, found: pandas.DataFrame, overrides: Sequence[str]) -> Picture | None:
     """A figure or multirun; None without runs. found: of `table.find`. Raises UserError for a wrong
     override."""
-    from rec_experiments.analysis.figures import render  # matplotlib is slow to import
-
     try:
         data = catalogue.runs_of(name, found, overrides)
     except (NoRuns, SetByArm):
         return None
     drawing = catalogue.draw(name, data)
-    png = base64.b64encode(render.png(drawing.figure, DPI, quick=True)).decode()
+    png = base64.b64encode(as_file(drawing.figure, "png", DPI)).decode()
     return {"drawing": drawing, "png": png}
 
 

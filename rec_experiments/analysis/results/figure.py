@@ -1,4 +1,5 @@
-"""The runs of a figure: arms × columns × seeds, found in the table of runs.
+"""The runs of a figure: arms × columns × seeds, found in the table of runs; their statistics, and
+what a reader of the figure must know.
 
 The points of the sweep are expanded from its file and the command line. A point and a run belong
 together if their overrides make the same experiment (`config.settings`), so nothing is composed to
@@ -6,21 +7,37 @@ find a run.
 """
 
 import functools
+import itertools
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas
 
 from rec_experiments import sweeps
+from rec_experiments.analysis.results.statistics import (
+    ACCURACY,
+    STATISTICS,
+    Statistic,
+    area,
+    best,
+    by_seed,
+    final,
+    interval_of_mean,
+    last,
+)
 from rec_experiments.analysis.results.table import STATE, table, with_content
 from rec_experiments.common.errors import UserError
 from rec_experiments.config.labels import shown
 from rec_experiments.config.settings import experiment, seed
 from rec_experiments.runs import metrics
 
-SHOWN = ("eval/accuracy", "train/reward")  # panels of a multirun
+SUMMARISED = (ACCURACY, "train/reward")  # also the panels of a multirun
+SUMMARIES = {"final": final, "area": area, "best": best, "last": last}
+assert set(sweeps.STATISTICS) <= set(STATISTICS)  # the choices of hydra.sweeper.statistics
+NAMES_SHOWN = 6
 
 
 class NoRuns(UserError):
@@ -62,17 +79,6 @@ class FigureRuns:
     def select(self, arm: str, column: str) -> pandas.DataFrame:
         """The recorded steps of one arm and column, of finished and other runs."""
         return self.steps[(self.steps["arm"] == arm) & (self.steps["column"] == column)]
-
-    @property
-    def missing(self) -> pandas.DataFrame:
-        """The runs without rows."""
-        return self.runs[~self.runs["run"].isin(self.steps["run"])]
-
-    @property
-    def partial(self) -> pandas.DataFrame:
-        """The runs with rows that are not finished."""
-        begun = self.runs["run"].isin(self.steps["run"])
-        return self.runs[begun & (self.runs["state"] != "done")]
 
 
 def figure_runs(name: str, found: pandas.DataFrame, overrides: Sequence[str]) -> FigureRuns:
@@ -129,5 +135,79 @@ def multirun(name: str, found: pandas.DataFrame) -> FigureRuns:
         runs=runs,
         steps=table(runs),
         title=shown(shared) or name,
-        panels=[sweeps.Panel(metric, metrics.label(metric), log=False) for metric in SHOWN],
+        panels=[sweeps.Panel(metric, metrics.label(metric), log=False) for metric in SUMMARISED],
     )
+
+
+# What they say ------------------------------------------------------------------------------------
+
+
+def columns(data: FigureRuns) -> dict[str, Statistic]:
+    """The statistics of the figure's table by the heads of their columns."""
+    asked = [STATISTICS[name] for name in data.statistics]
+    return {each.name: each for each in asked} or SUMMARIES
+
+
+def summary(data: FigureRuns) -> pandas.DataFrame:
+    """A row for each arm, column and metric: the number of finished runs, the mean of each
+    statistic over them with the ends of its interval, and `paired`, the difference of the area from
+    that of the figure's first arm, paired by seed. Unfinished runs do not enter the means."""
+    metrics = dict.fromkeys([*SUMMARISED, *(panel.metric for panel in data.panels)])
+    rows = []
+    for arm, column, metric in itertools.product(data.arms, data.columns, metrics):
+        steps, first = data.select(arm, column), data.select(data.arms[0], column)
+        found = {head: by_seed(steps, of, metric).values for head, of in columns(data).items()}
+        areas, others = (by_seed(each, area, metric).values for each in (steps, first))
+        paired = [areas[seed] - others[seed] for seed in areas.keys() & others.keys()]
+        row: dict[str, Any] = {"arm": arm, "column": column, "metric": metric}
+        row["seeds"] = min(map(len, found.values()))
+        for head, values in found.items():
+            row |= mean_and_ends(head, [*values.values()])
+        rows.append(row | mean_and_ends("paired", [] if areas == others else paired))
+    return pandas.DataFrame(rows)
+
+
+def mean_and_ends(name: str, values: Sequence[float]) -> dict[str, float]:
+    """The mean of one value per seed and the ends of its interval, as columns of a table."""
+    low, high = interval_of_mean(values) or (np.nan, np.nan)
+    middle = float(np.mean(values)) if len(values) else np.nan
+    return {name: middle, f"{name}_low": low, f"{name}_high": high}
+
+
+def remarks(data: FigureRuns) -> list[str]:
+    """What a reader of the figure must know: few seeds, partial and missing runs."""
+    found = []
+    seeds = data.steps["seed"].nunique()
+    needed = len(sweeps.claim_seeds(data.scale) or [])
+    if seeds < needed:
+        found.append(f"A quick look at {seeds} seed{'s'[: seeds != 1]}; claims need {needed}.")
+    begun = data.runs["run"].isin(data.steps["run"])
+    partial = [
+        f"{_names([run.arm, run.column, f'seed {run.seed}'])} ({run.state}, step {run.step})"
+        for run in data.runs[begun & (data.runs["state"] != "done")].itertuples()
+    ]
+    if partial:
+        found.append(f"Partial, drawn as far as they go: {_first(partial)}")
+    missing = data.runs[~begun].groupby(["arm", "column"], sort=False)["seed"].unique()
+    cells = [
+        _names([*cell, f"seed {', '.join(map(str, of_cell))}"]) for cell, of_cell in missing.items()
+    ]
+    if cells:
+        found.append(f"Missing: {_first(cells)}")
+    return found
+
+
+def _names(parts: list[str]) -> str:
+    return ", ".join(filter(None, parts))
+
+
+def _first(names: list[str]) -> str:
+    more = len(names) - NAMES_SHOWN
+    return "; ".join(names[:NAMES_SHOWN]) + (f"; and {more} more." if more > 0 else ".")
+
+
+def releases_text(releases: pandas.Series) -> str:
+    """Which releases made some runs, as in `Runs of release 11, 12.`"""
+    names = [str(release) for release in sorted(releases.dropna().unique())]
+    names += ["an earlier one"] if releases.isna().any() else []
+    return f"Runs of release {', '.join(names)}." if names else ""

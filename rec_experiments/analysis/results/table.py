@@ -48,7 +48,7 @@ from rec_experiments.common.errors import UserError, first_line, printable
 from rec_experiments.common.files import ARCHIVE
 from rec_experiments.common.pieces import TARGET
 from rec_experiments.config.identity import flat
-from rec_experiments.config.labels import methods, schedule_name, shown
+from rec_experiments.config.labels import Named, methods, run_label, schedule_name, shown
 from rec_experiments.config.settings import below, experiment, seed, settings, words_of
 from rec_experiments.runs import provenance
 from rec_experiments.runs.reading import Stamp, read_rows, stamp, unreadable
@@ -70,10 +70,10 @@ def runs(places: Iterable[Path]) -> pandas.DataFrame:
     """
     found = find(places)
     copies = with_content(found.drop_duplicates("path")).drop_duplicates("run")
-    listed = found["figure"] != ""
-    labels = found[listed | ~found["run"].isin(found["run"][listed])]
-    labels = labels[[*LABELS, "run"]].drop_duplicates()
-    return _labelled(labels.merge(copies.drop(columns=LABELS), on="run"))
+    listed = found[found["figure"] != ""]
+    unlisted = copies[~copies["run"].isin(listed["run"])]
+    labels = pandas.concat([listed, unlisted]).sort_index()[[*LABELS, "run"]].drop_duplicates()
+    return labels.merge(copies.drop(columns=LABELS), on="run")
 
 
 def table(runs: pandas.DataFrame, columns: Sequence[str] = ()) -> pandas.DataFrame:
@@ -119,26 +119,29 @@ def _values(path: Path, overrides: str) -> Mapping[str, Any]:
 
 
 def find(places: Iterable[Path]) -> pandas.DataFrame:
-    """Where runs are, with the columns up to `experiment`; none is read."""
-    found = [line for place in places for line in _found_in(place)]
-    return pandas.DataFrame(found, columns=FOUND)
+    """Where runs are, with the columns up to `experiment`; their metrics are not read."""
+    found, unlisted = [], []
+    for place in places:
+        if place.name.endswith(ARCHIVE):
+            overrides = read_archive(place)["overrides"].groupby(level=0).first()
+            found += [_in_archive(place / run, line) for run, line in overrides.items()]
+            continue
+        listed = set()
+        for file in sorted(place.glob("manifests/*.csv")):
+            for line in sweeps.read_manifest(file):
+                listed.add(line.run)
+                labels = [line.figure, line.arm, line.column, line.seed]
+                words = words_of(shlex.split(line.overrides))
+                found.append(_line(labels, place / line.run, shlex.join(words)))
+        folders = [place] if (place / CONFIG).is_file() else run_folders(place)
+        unlisted += [path for path in folders if path.name not in listed]
+    return pandas.DataFrame([*found, *_without_manifest(unlisted)], columns=FOUND)
 
 
-def _found_in(place: Path) -> Iterator[list[Any]]:
-    if place.name.endswith(ARCHIVE):
-        for run, overrides in read_archive(place)["overrides"].groupby(level=0).first().items():
-            yield _without_manifest(place / run, overrides)
-        return
-    listed = set()
-    for file in sorted(place.glob("manifests/*.csv")):
-        for line in sweeps.read_manifest(file):
-            listed.add(line.run)
-            overrides = shlex.join(words_of(shlex.split(line.overrides)))
-            about = [line.figure, line.arm, line.column, line.seed, Path(line.run).name]
-            yield [*about, place / line.run, overrides, experiment(overrides)]
-    for path in [place] if (place / CONFIG).is_file() else run_folders(place):
-        if path.name not in listed:
-            yield _without_manifest(path, _overrides(path))
+def _line(labels: list[Any], path: Path, overrides: str | None) -> list[Any]:
+    """overrides: None if they are not known."""
+    known = "" if overrides is None else experiment(overrides)
+    return [*labels, path.name, path, overrides or "", known]
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -146,48 +149,42 @@ def run_folders(folder: Path) -> list[Path]:
     return sorted(file.parent for file in folder.glob("*/status.json"))
 
 
-def _without_manifest(path: Path, overrides: str | None) -> list[Any]:
-    """overrides: None if they are not known."""
-    line = overrides or ""
-    words = [word for word in shlex.split(line) if word.split("=")[0] not in NO_METHOD]
-    words.sort(key=lambda word: not word.startswith("algo="))  # the method first
-    about = ["", shown(words), _schedule(line), seed(line)]
-    return [*about, path.name, path, line, "" if overrides is None else experiment(line)]
-
-
-def _schedule(overrides: str) -> str:
-    """The schedule's name; its choice, if that is of a package that is not installed."""
+def _in_archive(path: Path, overrides: str) -> list[Any]:
+    """A run of an archive, labelled by its overrides, the method first."""
+    words = [word for word in shlex.split(overrides) if word.split("=")[0] not in NO_METHOD]
+    words.sort(key=lambda word: not word.startswith("algo="))
     sync = below("sync", settings(overrides))
     try:
-        return schedule_name(sync)
-    except (KeyError, TypeError):
-        return str(sync.get(TARGET, ""))
+        schedule = schedule_name(sync)
+    except (KeyError, TypeError):  # of a package that is not installed
+        schedule = str(sync.get(TARGET, ""))
+    return _line(["", shown(words), schedule, seed(overrides)], path, overrides)
 
 
-def _overrides(path: Path) -> str | None:
-    """What the run's command overrides; None if the command line did not start it."""
-    try:
-        command = RunFolder(path).command()
-    except UserError:  # reported when the run is read
-        return None
-    started = any(Path(word).name.replace("-", "_") == PROGRAM for word in command)
-    return shlex.join(words_of(command)) if started else None
+def _without_manifest(paths: Iterable[Path]) -> Iterator[list[Any]]:
+    """Run folders, labelled by method and schedule."""
+    known = configurations(paths)
+    arms = methods([*known.values()])
+    for arm, (path, (config, command)) in zip(arms, known.items(), strict=True):
+        started = any(Path(word).name.replace("-", "_") == PROGRAM for word in command)
+        labels = ["", arm, schedule_name(config["sync"]), config["seed"]]
+        yield _line(labels, path, shlex.join(words_of(command)) if started else None)
 
 
-def _labelled(runs: pandas.DataFrame) -> pandas.DataFrame:
-    """The runs, with method and schedule as labels of those that no manifest lists."""
-    configs, rows = [], []
-    for row, path in runs.loc[runs["figure"] == "", "path"].items():
+def configurations(paths: Iterable[Path]) -> dict[Path, Named]:
+    """The configuration and the command of run folders. Damaged folders are left out and reported
+    on stderr."""
+    found: dict[Path, Named] = {}
+    for path in paths:
         try:
-            config = read_config(path)
-            labels = row, schedule_name(config["sync"]), config["seed"]
-            configs.append((config, RunFolder(path).command()))
-            rows.append(labels)
-        except (UserError, KeyError, TypeError):
-            continue
-    for (row, *schedule_and_seed), method in zip(rows, methods(configs), strict=True):
-        runs.loc[row, ["arm", "column", "seed"]] = method, *schedule_and_seed
-    return runs
+            of_run = read_config(path), RunFolder(path).command()
+            run_label(*of_run)
+            found[path] = of_run
+        except UserError as error:
+            leave_out(str(error))
+        except (KeyError, TypeError):
+            leave_out(str(unreadable(path / CONFIG, "it is not that of a run")))
+    return found
 
 
 # What is in them ----------------------------------------------------------------------------------

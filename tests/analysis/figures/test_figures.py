@@ -1,15 +1,12 @@
 """The figures show what the run folders contain.
 
 1. Smoothing has its closed form; only the training reward is smoothed.
-2. Unfinished and missing runs are drawn as far as they go, and counted.
-3. The lines of a figure are the data: metric, column, smoothing, logarithmic axis.
-4. A method has the same look in every figure, and no two look alike in one.
-5. Schedules and masks are drawn as their functions compute them.
-6. Bad input is one line and exit code 2.
+2. The lines of a figure are the data; unfinished and missing runs are drawn as far as they go.
+3. A method has the same look in every figure, and no two look alike in one.
+4. Schedules and masks are drawn as their functions compute them.
+5. Bad input is one line and exit code 2.
 """
 
-import csv
-import io
 import itertools
 import json
 from dataclasses import replace
@@ -30,12 +27,10 @@ from fabricated import (
     write_run,
 )
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from PIL import Image
 
 from rec_experiments.algo.clips import OneSide, Ring, TwoSide
-from rec_experiments.analysis.figures import computed, curves, render, style
-from rec_experiments.analysis.figures.computed import fig2, fig8, section3, theorem1
+from rec_experiments.analysis.figures import COMPUTED, catalogue, render, style
+from rec_experiments.analysis.figures.computed import fig2, fig8, paper2, section3
 from rec_experiments.analysis.results.figure import FigureRuns
 from rec_experiments.cli.main import run_command
 from rec_experiments.rollout.schedule import Schedule
@@ -53,30 +48,20 @@ def drawn(data) -> render.Drawing:
     return render.draw(data, window=3)
 
 
-# Numbers -----------------------------------------------------------------------------------------
-
-
 def test_a_running_average_of_the_training_reward():
     values = [0.0, 1.0, 0.0, np.inf, 1.0]  # what is not finite is left out
     rows = [{"step": n, "train/reward": x, "train/kl": x} for n, x in enumerate(values)]
     panels = [Panel(metric, metric, False) for metric in ("train/reward", "train/kl")]
     one = figure_of([(STABLE, "", 0, "done", rows)], panels=panels)
-    points = curves.tidy(one, 3).groupby("metric")
+    points = render.tidy(one, 3).groupby("metric")
     drawn = {metric: [*of["drawn"]] for metric, of in points}
     assert drawn["train/kl"] == [0.0, 1.0, 0.0, 1.0]
     assert drawn["train/reward"] == pytest.approx([0, 1 / 2, 1 / 3, 2 / 3])
     assert [*points.get_group("train/reward")["step"]] == [0, 1, 2, 4]
-    assert curves.tidy(one, 1)["drawn"].tolist() == curves.tidy(one, 1)["value"].tolist()
+    assert render.tidy(one, 1)["drawn"].tolist() == render.tidy(one, 1)["value"].tolist()
 
 
 # Pictures ----------------------------------------------------------------------------------------
-
-
-def lines_of(drawing: render.Drawing, cell: int) -> list:
-    """Mean curves of one panel: those with a marker that are not lines to a name."""
-    axes = [axes for axes in drawing.figure.get_axes() if axes.axison][cell]
-    marked = [line for line in axes.get_lines() if line.get_marker() != "None"]
-    return [line for line in marked if line.get_linestyle() != "None"]
 
 
 def test_lines_are_the_data(drawn):
@@ -86,8 +71,7 @@ def test_lines_are_the_data(drawn):
     assert [each.get_ylabel() for each in axes[::2]] == [panel.label for panel in PANELS]
     assert [each.get_yscale() for each in axes] == ["linear"] * 4 + ["log"] * 2
     assert axes[0].get_ylim() == axes[1].get_ylim()
-    assert len(axes[0].collections) == 2  # one band for each method with several seeds
-    _collapsing, stable, absent = lines_of(drawn, 2)  # reward, first column
+    _collapsing, stable = axes[2].get_lines()  # reward, first column
     rewards_SI = np.array(
         [[row["train/reward"] for row in rows_of(STABLE, s)[1:]] for s in (0, 1, 2)]
     )
@@ -95,34 +79,54 @@ def test_lines_are_the_data(drawn):
     assert list(stable.get_xdata()) == list(range(1, STEPS + 1))
     np.testing.assert_allclose(stable.get_ydata()[:2], [expected_I[0], expected_I[:2].mean()])
     np.testing.assert_allclose(stable.get_ydata()[30], expected_I[28:31].mean())
-    assert len(absent.get_xdata()) == 0
-    partial = lines_of(drawn, 1)[1]  # accuracy, offline: seed 1 stopped at step 17
+    partial = axes[1].get_lines()[1]  # accuracy, offline: seed 1 stopped at step 17
     assert list(partial.get_xdata()) == [0, 10]
     assert stable.get_color() == style.looks([STABLE])[STABLE].color
+
+
+def test_bands_are_drawn_and_do_not_widen_the_axes():
+    """Two seeds far apart: the interval is twelve times as wide as their distance."""
+    rows = [[{"step": step, "m": float(height)} for step in range(3)] for height in (1, 2)]
+    runs = [(STABLE, "", seed, "done", rows[seed]) for seed in (0, 1)]
+    one = figure_of(runs, panels=[Panel("m", "m", False)])
+    (axes,) = [each for each in render.draw(one, 1).figure.get_axes() if each.axison]
+    (band,) = axes.collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    half = 12.706 * 0.5  # t of one degree of freedom, times the standard error
+    assert (heights.min(), heights.max()) == pytest.approx((1.5 - half, 1.5 + half), rel=1e-3)
+    assert axes.get_ylim()[1] < 2
 
 
 LONG = Panel(metric="train/clip_fraction", label="share of tokens that was clipped", log=True)
 
 
 @pytest.mark.parametrize("columns", [COLUMNS, COLUMNS[:1]], ids=["shared axes", "axes of each"])
-def test_panels_and_labels_do_not_overlap(data, columns):
-    """With a label of two lines and long tick labels."""
-    runs = data.runs[data.runs["column"].isin(columns)]
-    drawing = render.draw(replace(data, runs=runs, panels=[*PANELS, LONG]), window=3)
-    drawing.figure.canvas.draw()
-    panels = drawing.figure.subfigs[0]
-    boxes = [axes.get_tightbbox() for axes in panels.axes if axes.axison]
-    boxes.append(panels._suptitle.get_window_extent())
-    assert len(boxes) == 4 * len(columns) + 1
+def test_panels_title_and_legend_do_not_overlap(data, columns):
+    """With a label of two lines, a long title, and more methods than a legend has lines."""
+    arms = [*data.arms, *(f"method {i}" for i in range(90))]
+    more = pandas.DataFrame({"arm": arms, "column": columns[0], "state": "missing"})
+    runs = pandas.concat([data.runs[data.runs["column"].isin(columns)], more])
+    about = {"runs": runs, "panels": [*PANELS, LONG], "title": "A long title " * 12}
+    figure = render.draw(replace(data, **about), window=3).figure
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == len(arms)
+    boxes = [axes.get_tightbbox() for axes in figure.axes if axes.axison]
+    boxes += [legend.get_window_extent(), figure._suptitle.get_window_extent()]
+    assert len(boxes) == 4 * len(columns) + 2
     for box in boxes:
-        assert (panels.bbox.x0 <= box.x0) & (box.x1 <= panels.bbox.x1)
-        assert (panels.bbox.y0 <= box.y0) & (box.y1 <= panels.bbox.y1)
+        assert (figure.bbox.x0 <= box.x0) & (box.x1 <= figure.bbox.x1)
+        assert (figure.bbox.y0 <= box.y0) & (box.y1 <= figure.bbox.y1)
     for one, other in itertools.combinations(boxes, 2):
         assert not one.overlaps(other)
 
 
-def names_of_curves(drawing: render.Drawing) -> list:
-    return [text for axes in drawing.figure.get_axes() for text in axes.texts]
+def test_the_legend_is_in_the_order_in_which_the_curves_end(data, drawn):
+    (legend,) = drawn.figure.legends
+    ends = [line.get_ydata()[-1] for line in drawn.figure.get_axes()[1].get_lines()]
+    assert ends[0] < ends[1]
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == [data.arms[1], data.arms[0], *data.arms[2:]]
 
 
 def test_the_caption_counts_what_is_missing(data, drawn):
@@ -131,47 +135,6 @@ def test_the_caption_counts_what_is_missing(data, drawn):
     assert "Missing: REC-OneSide-NoIS (0.2), offline, seed 2; GRPO, sync_interval" in found
     assert "running average of 3 steps" in found
     assert "running average" not in render.draw(data, window=1).caption
-
-
-def test_names_stand_beside_the_ends_of_their_curves(data, drawn):
-    drawn.figure.canvas.draw()
-    names = names_of_curves(drawn)
-    assert sorted(name.get_text() for name in names) == sorted(data.arms)
-    boxes = [name.get_window_extent() for name in names]
-    for one, other in itertools.combinations(boxes, 2):
-        assert not one.overlaps(other)
-    last = drawn.figure.get_axes()[1]
-    for box in boxes:
-        assert last.bbox.x1 < box.x0
-        assert box.x1 <= drawn.figure.bbox.x1
-    thin = [line for line in last.get_lines() if line.get_linewidth() < 1]
-    starts = sorted(last.transAxes.transform([line.get_xydata()[0] for line in thin]).tolist())
-    last_points = [each.get_xydata()[-1] for each in lines_of(drawn, 1) if len(each.get_xdata())]
-    assert starts == pytest.approx(np.array(sorted(last.transData.transform(last_points).tolist())))
-    ends = {
-        arm: line.get_ydata()[-1]
-        for arm, line in zip(data.arms, lines_of(drawn, 1), strict=True)
-        if len(line.get_ydata())
-    }
-    heights = {name.get_text(): name.get_position()[1] for name in names}
-    assert sorted(ends, key=ends.get) == sorted(ends, key=heights.get)
-
-
-def test_many_names_stand_in_a_legend(data):
-    arms = [*data.arms, *(f"method {i}" for i in range(12))]
-    more = pandas.DataFrame({"arm": arms, "column": COLUMNS[0], "state": "missing"})
-    runs = pandas.concat([data.runs, more])
-    drawing = render.draw(replace(data, runs=runs), window=3)
-    assert not names_of_curves(drawing)
-    (legend,) = drawing.figure.subfigs[1].legends
-    assert [text.get_text() for text in legend.get_texts()] == arms
-
-
-def test_names_are_moved_no_farther_than_they_must_be():
-    assert render.apart(np.array([0.1, 0.5, 0.9]), 0.1) == pytest.approx([0.1, 0.5, 0.9])
-    assert render.apart(np.array([0.5, 0.5, 0.5]), 0.1) == pytest.approx([0.4, 0.5, 0.6])
-    assert render.apart(np.array([0.98, 1.0, 1.0]), 0.1) == pytest.approx([0.8, 0.9, 1.0])
-    assert render.apart(np.array([0.0, 0.0]), 0.2) == pytest.approx([0.0, 0.2])
 
 
 def test_a_panel_without_values_is_named_instead_of_drawn(data):
@@ -194,36 +157,30 @@ def test_one_column_lays_its_panels_in_rows_of_three(data):
 
 
 def test_files_hold_the_data_and_are_reproducible(data, tmp_path):
-    first = render.write(render.draw(data, window=3), tmp_path / "a")
-    second = render.write(render.draw(data, window=3), tmp_path / "b")
-    assert [path.name for path in first] == [
-        f"figx.{s}" for s in ("png", "pdf", "csv", "json", "txt")
-    ]
-    for one, two in zip(first, second, strict=True):
-        assert one.read_bytes() == two.read_bytes()
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == sorted(p.name for p in first)
-    with open(tmp_path / "a" / "figx.csv") as file:
-        table = list(csv.DictReader(file))
-    wanted = (STABLE, COLUMNS[0], "2", "train/reward")
-    keys = ("arm", "column", "seed", "metric")
-    cell = [float(row["value"]) for row in table if tuple(map(row.get, keys)) == wanted]
-    assert cell == [row["train/reward"] for row in rows_of(STABLE, 2)[1:]]
-    found = json.loads((tmp_path / "a" / "figx.json").read_text())
+    first, second = (render.write(render.draw(data, 3), tmp_path / name) for name in "ab")
+    assert [path.suffix for path in first] == [".png", ".pdf", ".csv", ".json", ".txt"]
+    with matplotlib.rc_context({"savefig.bbox": "tight", "savefig.dpi": 40}):  # a user's settings
+        third = render.write(render.draw(data, 3), tmp_path / "c")
+    for one, *others in zip(first, second, third, strict=True):
+        assert {one.read_bytes()} == {other.read_bytes() for other in others}
+    table = pandas.read_csv(first[2])
+    chosen = (table["arm"] == STABLE) & (table["column"] == COLUMNS[0]) & (table["seed"] == 2)
+    values = table[chosen & (table["metric"] == "train/reward")]["value"]
+    assert values.tolist() == [row["train/reward"] for row in rows_of(STABLE, 2)[1:]]
+    found = json.loads(first[3].read_text())
     assert found[0]["arm"] == COLLAPSING
     assert found[0]["final_low"] < found[0]["final"] < found[0]["final_high"]
 
 
-@pytest.mark.parametrize("name", computed.COMPUTED)
+@pytest.mark.parametrize("name", COMPUTED)
 def test_computed_figures_are_whole(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(theorem1, "CASES_PER_SIZE", 50)
+    monkeypatch.setattr(paper2, "CASES_PER_SIZE", 50)
     monkeypatch.setattr(section3, "STEPS", 200)
-    drawing = computed.COMPUTED[name]()
+    drawing = catalogue.draw(name, None)
     paths = render.write(drawing, tmp_path)
     assert drawing.name == name
     assert all(path.stat().st_size > 100 for path in paths)
-    with open(tmp_path / f"{name}.csv") as file:
-        assert len(list(csv.DictReader(file))) == len(drawing.table) > 0
-    assert json.loads((tmp_path / f"{name}.json").read_text())
+    assert len(pandas.read_csv(tmp_path / f"{name}.csv")) == len(drawing.table) > 0
 
 
 def value_of(drawing: render.Drawing, quantity: str):
@@ -231,12 +188,12 @@ def value_of(drawing: render.Drawing, quantity: str):
 
 
 def test_theorem_figure_counts_its_violations(monkeypatch):
-    monkeypatch.setattr(theorem1, "CASES_PER_SIZE", 200)
-    assert value_of(theorem1.draw(), "violations") == 0
+    monkeypatch.setattr(paper2, "CASES_PER_SIZE", 200)
+    assert value_of(paper2.theorem(), "violations") == 0
     monkeypatch.setattr(
-        theorem1.bandit, "improvement", lambda cases: np.full(len(cases.policy), -9.0)
+        paper2.bandit, "improvement", lambda cases: np.full(len(cases.policy), -9.0)
     )
-    assert value_of(theorem1.draw(), "violations") > 0
+    assert value_of(paper2.theorem(), "violations") > 0
 
 
 # Looks -------------------------------------------------------------------------------------------
@@ -416,14 +373,3 @@ def test_a_multirun_is_drawn_by_the_name_of_its_manifest(two_sweeps, tmp_path, c
 )
 def test_bad_input_is_one_line(two_sweeps, capsys, arguments, message):
     assert message in refusal(arguments, capsys)
-
-
-def test_pictures_ignore_settings_of_matplotlib():
-    """A user's settings may cut the margins of saved figures."""
-    figure = Figure(figsize=(3.01, 2.03))
-    figure.subplots()
-    with matplotlib.rc_context({"savefig.bbox": "tight", "savefig.dpi": 40}):
-        for quick in (True, False):
-            found = Image.open(io.BytesIO(render.png(figure, 97, quick)))
-            assert found.size == (int(3.01 * 97), int(2.03 * 97))
-            assert found.convert("L").getextrema()[1] >= 254

@@ -75,7 +75,7 @@ def test_only_what_is_known_not_to_learn_on_policy_is_hatched(runs):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         drawing = maps.draw_stability(stale)
-        drawing.figure.canvas.draw()
+        drawing.figure.draw_without_rendering()
     assert not hatched(drawing)
     fails = [run_of("REINFORCE", rate, 1, seed, -0.1) for rate in RATES for seed in (0, 1)]
     fails += [run for run in runs if is_stale(run)]

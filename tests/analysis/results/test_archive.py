@@ -65,6 +65,12 @@ def test_archives_and_folders_join_into_the_same_bytes(folder, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_a_schedule_that_is_not_known_here_has_the_name_of_its_choice(tmp_path):
+    command = ["python", "-m", "rec_experiments", "algo=grpo", "sync=elsewhere"]
+    write_run(tmp_path / "run", rows_of("GRPO", 0), command=command)
+    assert find([written(tmp_path)])["column"].tolist() == ["elsewhere"]
+
+
 def changed(lines, number, column, value):
     """The lines of an archive with one value replaced."""
     cells = lines[number].split(",")

@@ -79,8 +79,7 @@ def test_a_run_that_a_manifest_has_twice_is_drawn_once(tmp_path):
 def test_the_runs_of_a_figure_are_found_by_their_overrides(folder):
     data = figure_runs("fig3", find([folder]), ["seed=1", "sync=offline", "steps=40"])
     assert data.runs["run"].tolist() == ["run5", "run6", "run7", "run8", "run9"]
-    assert data.missing["arm"].tolist() == ["REC-OneSide-NoIS (0.6, 2.0)"]
-    assert data.partial["run"].tolist() == ["run8"]
+    assert data.runs["state"].tolist() == ["done"] * 3 + ["failed", "missing"]
     with pytest.raises(NoRuns, match="-m sweep=fig3 seed=7"):
         figure_runs("fig3", find([folder]), ["seed=7"])
     with pytest.raises(UserError, match="no such figure"):
@@ -109,12 +108,6 @@ LAYER = "[" + ",".join(["*a"] * 9) + "]"
 def test_a_value_that_no_run_accepts_stays_a_text(value):
     assert settings(shlex.quote(f"steps={value}"))["steps"] == value
     assert len(experiment(shlex.quote(f"steps={value}"))) == 16
-
-
-def test_a_schedule_that_is_not_known_here_has_the_name_of_its_choice(tmp_path):
-    command = ["python", "-m", "rec_experiments", "algo=grpo", "sync=elsewhere"]
-    write_run(tmp_path / "run", rows_of("GRPO", 0), command=command)
-    assert find([tmp_path])["column"].tolist() == ["elsewhere"]
 
 
 @pytest.mark.parametrize(

@@ -39,10 +39,8 @@ def draw() -> Drawing:
         (_dot("black", "*"), "θ*, always arm 3"),
     ]
     rows: list[dict[str, Any]] = []
-    figure, panels = page(
-        9.4, 2.75, "Figure 1: one REINFORCE step on the surrogate (3-arm bandit)", legend
-    )
-    for axes, tau in zip(panels.subplots(1, len(TAUS)), TAUS, strict=True):
+    figure = page(9.4, 2.75, "Figure 1: one REINFORCE step on the surrogate (3-arm bandit)", legend)
+    for axes, tau in zip(figure.subplots(1, len(TAUS)), TAUS, strict=True):
         argmin = bandit.surrogate_argmin(start, REWARDS, tau)
         simplex(axes, f"τ = {tau:g}")
         _level_lines(axes, start, tau)

@@ -59,8 +59,8 @@ def draw() -> Drawing:
         (Patch(facecolor=style.SKY, alpha=0.6), "weights synchronised"),
     ]
     rows: list[dict[str, Any]] = []
-    figure, panels = page(9.6, 2.3, "Figure 2: rollout and training under two schedules", legend)
-    both = panels.subplots(1, len(SCHEDULES)), SCHEDULES, ages
+    figure = page(9.6, 2.3, "Figure 2: rollout and training under two schedules", legend)
+    both = figure.subplots(1, len(SCHEDULES)), SCHEDULES, ages
     for axes, schedule, stale in zip(*both, strict=True):
         slots = timeline(schedule, BATCHES)
         _lanes(axes, schedule, slots, [_freshness(age, worst) for age in stale])

@@ -31,8 +31,8 @@ def draw() -> Drawing:
         (Patch(facecolor=colors["A > 0"], alpha=0.35), r"active where A > 0: raises $\pi_\theta$"),
         (Patch(facecolor=colors["A < 0"], alpha=0.35), r"active where A < 0: lowers $\pi_\theta$"),
     ]
-    figure, panels = page(9.6, 1.9, "Figure 8: active gradient regions", legend)
-    for axes, (name, clip) in zip(panels.subplots(1, 3), MASKS.items(), strict=True):
+    figure = page(9.6, 1.9, "Figure 8: active gradient regions", legend)
+    for axes, (name, clip) in zip(figure.subplots(1, 3), MASKS.items(), strict=True):
         for height, (sign, advantage) in zip((1, 0), SIGNS.items(), strict=True):
             active = active_ratios(clip, advantage)
             for low, high in _stretches(active):

@@ -41,10 +41,10 @@ def draw() -> Drawing:
         (Line2D([], [], color=look.color, ls=look.dash, marker=look.marker), name)
         for name, look in looks.items()
     ]
-    figure, panels = page(
+    figure = page(
         9.6, 3.1, "Section 3: the pitfall of REINFORCE on off-policy data (3-arm bandit)", legend
     )
-    triangle, second, third = panels.subplots(1, 3)
+    triangle, second, third = figure.subplots(1, 3)
     simplex(triangle, "")
     for name, path in paths.items():
         look = looks[name]

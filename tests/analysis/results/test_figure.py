@@ -7,13 +7,9 @@ import pandas
 import pytest
 from fabricated import ABSENT, COLLAPSING, STABLE, figure, rows_of
 
+from rec_experiments.analysis.results.figure import releases_text, remarks, summary
 from rec_experiments.analysis.results.formatting import readable
 from rec_experiments.analysis.results.statistics import interval_of_mean
-from rec_experiments.analysis.results.summary import (
-    releases_text,
-    remarks,
-    summary,
-)
 
 
 def test_statistics_count_finished_runs():
@@ -52,14 +48,7 @@ def test_remarks_name_few_seeds_and_what_is_not_whole():
     assert not any("quick" in each for each in remarks(dataclasses.replace(data, scale="paper")))
 
 
-@pytest.mark.parametrize(
-    ("releases", "text"),
-    [
-        ([], ""),
-        ([12, 12], "Runs of release 12."),
-        ([12, 3, None], "Runs of release 3, 12, an earlier one."),
-    ],
-)
-def test_releases(releases, text):
-    steps = pandas.DataFrame({"release": pandas.array(releases, dtype="Int64")})
-    assert releases_text(steps) == text
+def test_releases():
+    assert releases_text(pandas.Series([], dtype="Int64")) == ""
+    mixed = pandas.Series([12, 3, 12, None], dtype="Int64")
+    assert releases_text(mixed) == "Runs of release 3, 12, an earlier one."
