@@ -6,7 +6,6 @@ earns reward, so guessing earns nothing and a collapsed policy stays collapsed.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,12 +15,12 @@ from rec_experiments.common import rng
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.pieces import Piece, Share
 from rec_experiments.common.problems import Problem, VerifierResult
+from rec_experiments.datasets.text import EVALUATION_SHARE, split
 
 if TYPE_CHECKING:
     import numpy as np
 
 OPERATORS = {"+": lambda a, b: a + b, "*": lambda a, b: a * b}
-EVALUATION_SHARE = 8  # one prompt in 8, by a hash of its content, is held out
 
 
 class Arithmetic(Piece):
@@ -51,23 +50,18 @@ class Arithmetic(Piece):
             raise ValueError(f"min_steps={self.min_steps}: must be at most {self.max_steps}")
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
-        train: list[Problem] = []
-        held_out: list[Problem] = []
-        for prompt in self.prompts(rng.generator(0, rng.TASK, 0)):
-            side, wanted = (
-                (held_out, self.eval_problems)
-                if zlib.crc32(self.content(prompt).encode()) % EVALUATION_SHARE == 0
-                else (train, self.train_problems)
-            )
-            if len(side) < wanted:
-                side.append(self.problem(prompt))
+        prompts = self.prompts(rng.generator(0, rng.TASK, 0))
+        train, held_out = split(
+            ((self.content(prompt), prompt) for prompt in prompts),
+            (self.train_problems, self.eval_problems),
+        )
         for name, found in (("train_problems", train), ("eval_problems", held_out)):
             if len(found) < getattr(self, name):
                 raise UserError(
                     f"dataset.{name}={getattr(self, name)}: only {len(found)} different "
                     f"prompts exist with modulus {self.modulus} and up to {self.max_steps} steps"
                 )
-        return train, held_out
+        return [self.problem(each) for each in train], [self.problem(each) for each in held_out]
 
     def prompts(self, generator: np.random.Generator) -> dict[str, None]:
         """Distinct random chains in a fixed order."""

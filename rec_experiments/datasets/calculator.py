@@ -31,9 +31,11 @@ class Calculator(Arithmetic):
                 "answer at last"
             )
 
-    def load(self) -> tuple[list[Problem], list[Problem]]:
-        train, held_out = Arithmetic.load(self)
-        return [_answer_only(p) for p in train], [_answer_only(p) for p in held_out]
+    def problem(self, prompt: str) -> Problem:
+        """The problem of a prompt. The verifier needs the answer alone."""
+        problem = super().problem(prompt)
+        answer = problem.answer.rpartition(";")[2]
+        return replace(problem, answer=answer, solution=answer)
 
     def reply(self, problem: Problem, turns: list[str]) -> str | None:
         """The result of a query; any other turn ends the trajectory."""
@@ -60,8 +62,3 @@ class Calculator(Arithmetic):
             turns.append(f"?{value}{operator}{b}")
             value = OPERATORS[operator](value, b) % self.modulus
         return [*turns, f"#{value}"]
-
-
-def _answer_only(problem: Problem) -> Problem:
-    answer = problem.answer.rpartition(";")[2]
-    return replace(problem, answer=answer, solution=answer)

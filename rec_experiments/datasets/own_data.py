@@ -12,7 +12,7 @@ from rec_experiments.common import live
 from rec_experiments.common.errors import UserError, first_line
 from rec_experiments.common.problems import Problem, VerifierResult
 from rec_experiments.datasets.loading import Located, text_of
-from rec_experiments.datasets.text import ProblemSource, SplitDataset, prompt, solutions
+from rec_experiments.datasets.text import ProblemSource, Solved, SplitDataset, prompt
 
 
 class TextSource(ProblemSource):
@@ -37,7 +37,7 @@ class TextSource(ProblemSource):
         )
 
 
-class OwnData(SplitDataset):
+class OwnData(Solved, SplitDataset):
     """verifier: dotted name of a function (response, answer) of two texts, or one of this process.
     It returns a VerifierResult, or a reward; a reward of 1 or more counts as correct.
     verifier_workers: 0 judges in the run's own process, without a deadline."""
@@ -61,11 +61,6 @@ class OwnData(SplitDataset):
     def describe(self) -> str:
         hubs = dict.fromkeys([self.train.hub, self.evaluation.hub])
         return f"{self.path or ' and '.join(map(str, hubs))}, judged by {self.verifier}"
-
-    def demonstrations(
-        self, problems: list[Problem], count: int, seed: int
-    ) -> list[tuple[int, list[str]]]:
-        return solutions(problems, count, seed)
 
 
 def function(name: str) -> Callable[[str, str], Any]:

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from rec_experiments.common.errors import UserError, first_line
 from rec_experiments.common.problems import Problem, VerifierResult
-from rec_experiments.datasets.text import GeneratedDataset, prompt, solutions
+from rec_experiments.datasets.text import GeneratedDataset, Solved, prompt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from reasoning_gym.dataset import ProceduralDataset
 
 
-class ReasoningGym(GeneratedDataset):
+class ReasoningGym(Solved, GeneratedDataset):
     """Raises ValueError for a number out of range.
 
     name: of a data set of the package. parameters: those that differ from its defaults; `composite`
@@ -62,11 +62,6 @@ class ReasoningGym(GeneratedDataset):
 
     def describe(self) -> str:
         return f"{self.name} of reasoning-gym"
-
-    def demonstrations(
-        self, problems: list[Problem], count: int, seed: int
-    ) -> list[tuple[int, list[str]]]:
-        return solutions(problems, count, seed)
 
     def _problem(self, item: int, entry: Mapping[str, Any]) -> Problem:
         gold = str(entry["answer"] or "")

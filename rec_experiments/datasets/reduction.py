@@ -12,7 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, ClassVar
 
 from rec_experiments.common.problems import Problem, VerifierResult
-from rec_experiments.datasets.arithmetic import OPERATORS, Arithmetic, Author
+from rec_experiments.datasets.arithmetic import OPERATORS, Arithmetic, Author, derive
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,17 +46,13 @@ class Reduction(Arithmetic):
     def problem(self, prompt: str) -> Problem:
         """The verifier needs the list. The solution reduces it from left to right; as the operators
         commute and associate, every derivation ends in the same number."""
-        operator, numbers = read(prompt)
-        steps, value = [], numbers[0]
-        for b in numbers[1:]:
-            result = OPERATORS[operator](value, b) % self.modulus
-            steps.append(f"{value}{operator}{b}={result}")
-            value = result
+        operator, digits = prompt[0], prompt[1:-1]
+        solution = derive(f"{operator.join(digits)}=", self.modulus)
         return Problem(
             messages=({"role": "user", "content": prompt},),
             answer=prompt,
-            solution=";".join([*steps, f"#{value}"]),
-            shown_answer=f"#{value}",
+            solution=solution,
+            shown_answer=solution.rpartition(";")[2],
         )
 
     def verify(self, response: str, answer: str) -> VerifierResult:

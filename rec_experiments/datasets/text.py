@@ -1,9 +1,9 @@
-"""Base classes of the data sets whose responses are texts, judged in worker processes."""
+"""What data sets share: the split by a hash, gold demonstrations, classes of text data sets."""
 
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import PositiveInt
 
@@ -13,7 +13,36 @@ from rec_experiments.common.pieces import Piece
 from rec_experiments.common.problems import Message, Problem
 from rec_experiments.datasets.loading import Located, Source
 
+T = TypeVar("T")
 EVALUATION_SHARE = 8  # one generated problem in 8, chosen by a hash of its text, is held out
+
+
+def split(
+    found: Iterable[tuple[str, T]], wanted: tuple[int, int], share: int = EVALUATION_SHARE
+) -> tuple[list[T], list[T]]:
+    """Training and evaluation items, at most `wanted` of each; one in `share` is held out.
+
+    found: each item with the text whose hash chooses its split, read until both are full.
+    """
+    splits: tuple[list[T], list[T]] = ([], [])
+    for text, item in found:
+        held_out = zlib.crc32(text.encode()) % share == 0
+        if len(splits[held_out]) < wanted[held_out]:
+            splits[held_out].append(item)
+            if (len(splits[0]), len(splits[1])) == wanted:
+                break
+    return splits
+
+
+class Solved:
+    """A data set whose gold responses are its demonstrations."""
+
+    def demonstrations(
+        self, problems: list[Problem], count: int, seed: int
+    ) -> list[tuple[int, list[str]]]:
+        """`count` random problem numbers, each with its gold response as the model's only turn."""
+        picks = rng.generator(seed, rng.TASK, 2).integers(len(problems), size=count)
+        return [(int(i), [problems[i].solution]) for i in picks]
 
 
 class TextDataset(Piece):
@@ -52,11 +81,7 @@ class GeneratedDataset(TextDataset):
         """Training and evaluation problems. found: each with the text whose hash chooses its split.
         Raises UserError if they are too few. name: of the items, in that error."""
         wanted = (self.train_problems, self.eval_problems)
-        splits: tuple[list[Problem], list[Problem]] = ([], [])
-        for text, problem in found:
-            held_out = zlib.crc32(text.encode()) % EVALUATION_SHARE == 0
-            if len(splits[held_out]) < wanted[held_out]:
-                splits[held_out].append(problem)
+        splits = split(found, wanted)
         for key, needed, number in zip(("train", "eval"), wanted, map(len, splits), strict=True):
             if number < needed:
                 raise UserError(
@@ -108,10 +133,3 @@ def prompt(system: str, user: str) -> tuple[Message, ...]:
     """A system message, unless it is empty, and a user message."""
     message = {"role": "user", "content": user}
     return ({"role": "system", "content": system}, message) if system else (message,)
-
-
-def solutions(problems: list[Problem], count: int, seed: int) -> list[tuple[int, list[str]]]:
-    """`count` demonstrations: random problem numbers, each with its gold response as the only turn
-    of the model."""
-    picks = rng.generator(seed, rng.TASK, 2).integers(len(problems), size=count)
-    return [(int(i), [problems[i].solution]) for i in picks]

@@ -12,7 +12,6 @@ import json
 import math
 import re
 import warnings
-import zlib
 from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt
@@ -20,7 +19,7 @@ from pydantic import Field, PositiveInt
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.problems import Problem, VerifierResult
 from rec_experiments.datasets.loading import Located, Row, Source, text_of
-from rec_experiments.datasets.text import TextDataset, prompt
+from rec_experiments.datasets.text import TextDataset, prompt, split
 from rec_experiments.datasets.verifiers import tool_call
 
 INSTRUCTION = ("instruction", "input", "output")
@@ -49,11 +48,8 @@ class ToolCalls(TextDataset):
         """Training and evaluation problems, in file order."""
         rows = self.source.read("source", self.path)
         problems = [problem for problem in map(self.problem, rows) if problem is not None]
-        splits: tuple[list[Problem], list[Problem]] = ([], [])
-        for problem in problems:
-            request = problem.messages[-1]["content"]
-            splits[zlib.crc32(request.encode()) % self.held_out == 0].append(problem)
-        train, evaluation = splits
+        requests = ((problem.messages[-1]["content"], problem) for problem in problems)
+        train, evaluation = split(requests, (len(problems), len(problems)), self.held_out)
         if not (train and evaluation):
             raise UserError(
                 f"dataset.held_out={self.held_out}: leaves {len(train)} training and "

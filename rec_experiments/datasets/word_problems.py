@@ -8,7 +8,6 @@ of a response counts, however it was derived.
 from __future__ import annotations
 
 import re
-import zlib
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, PositiveInt
@@ -16,10 +15,11 @@ from pydantic import Field, PositiveInt
 from rec_experiments.common import rng
 from rec_experiments.common.pieces import Piece
 from rec_experiments.common.problems import Problem, VerifierResult
-from rec_experiments.datasets.arithmetic import EVALUATION_SHARE
-from rec_experiments.datasets.text import solutions
+from rec_experiments.datasets.text import Solved, split
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
 
 NUMBER = re.compile(r"-?\d+")
@@ -62,7 +62,7 @@ QUESTIONS = (
 FACTORS = (2, 3, 4)
 
 
-class WordProblems(Piece):
+class WordProblems(Solved, Piece):
     """Raises ValueError for a number out of range.
 
     min_steps, max_steps: changes in a story. largest: no number in a story or its solution is
@@ -85,16 +85,17 @@ class WordProblems(Piece):
 
     def load(self) -> tuple[list[Problem], list[Problem]]:
         """Problems with distinct stories; a hash of the story decides its split."""
-        generator = rng.generator(0, rng.TASK, 0)
-        wanted = {True: self.eval_problems, False: self.train_problems}
-        found: dict[bool, dict[str, Problem]] = {True: {}, False: {}}
-        while any(len(found[side]) < wanted[side] for side in wanted):
+        return split(self.stories(), (self.train_problems, self.eval_problems))
+
+    def stories(self) -> Iterator[tuple[str, Problem]]:
+        """Random problems with their stories, all different, without end."""
+        generator, told = rng.generator(0, rng.TASK, 0), set()
+        while True:
             problem = self.problem(generator)
             story = problem.messages[0]["content"]
-            held_out = zlib.crc32(story.encode()) % EVALUATION_SHARE == 0
-            if len(found[held_out]) < wanted[held_out]:
-                found[held_out].setdefault(story, problem)
-        return list(found[False].values()), list(found[True].values())
+            if story not in told:
+                told.add(story)
+                yield story, problem
 
     def problem(self, generator: np.random.Generator) -> Problem:
         """A random story with its solution."""
@@ -147,9 +148,3 @@ class WordProblems(Piece):
             f"word problems of {self.min_steps} to {self.max_steps} steps with numbers up to "
             f"{self.largest}, the last number judged"
         )
-
-    def demonstrations(
-        self, problems: list[Problem], count: int, seed: int
-    ) -> list[tuple[int, list[str]]]:
-        """`count` solutions of random problems."""
-        return solutions(problems, count, seed)
