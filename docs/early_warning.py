@@ -9,6 +9,7 @@ the alignment of gradients are not archived.
 
 import functools
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ from archived_runs import ACCURACY, RESULTS, runs
 from scipy.optimize import minimize
 from scipy.stats import rankdata
 
-from rec_experiments.analysis import early_warning
-from rec_experiments.analysis.early_warning import Coefficients
+from rec_experiments.analysis import alarms
+from rec_experiments.analysis.alarms import EARLY_WARNING, Coefficients, Signs
 from rec_experiments.analysis.results.formatting import markdown_table
 from rec_experiments.config import schema
 
@@ -52,7 +53,7 @@ def stale_runs() -> pandas.DataFrame:
         for name, rows in table.groupby("run"):
             if name in found.index:
                 run = found.loc[name]
-                signs = early_warning.signs(rows, SETTINGS_STEPS[run["task"]])
+                signs = alarms.signs(rows, SETTINGS_STEPS[run["task"]])
                 if signs:
                     early = rows[rows["step"] <= signs.step]
                     kl = early["train/kl"].max() if "train/kl" in early else np.nan
@@ -90,10 +91,10 @@ def auc(values: pandas.Series, fails: pandas.Series) -> float:
 
 def table() -> list[str]:
     """How the written coefficients judge each group of runs."""
-    found, of = stale_runs(), early_warning.coefficients()
-    chance = [of.chance(signs) for signs in map(_signs, found.itertuples())]
+    found = stale_runs()
+    chance = [EARLY_WARNING.chance(signs) for signs in map(_signs, found.itertuples())]
     found = found.assign(
-        chance=chance, warns=np.array(chance) >= of.at_least, alarm=found["kl"] > KL
+        chance=chance, warns=np.array(chance) >= EARLY_WARNING.at_least, alarm=found["kl"] > KL
     )
     reduction = found["task"] == "reduction"
     groups = {
@@ -109,8 +110,8 @@ def table() -> list[str]:
     return markdown_table(head, [_row(name, found[of]) for name, of in groups.items()])
 
 
-def _signs(run: Any) -> early_warning.Signs:
-    return early_warning.Signs(run.step, run.lost, run.log_drift)
+def _signs(run: Any) -> Signs:
+    return Signs(run.step, run.lost, run.log_drift)
 
 
 def _row(name: str, found: pandas.DataFrame) -> list[str]:
@@ -141,5 +142,5 @@ if __name__ == "__main__":
     found = fit(fitted)
     if "--write" in sys.argv:
         text = WRITTEN.format(runs=len(fitted), **found._asdict())
-        early_warning.FILE.write_text(text, encoding="utf-8")
+        Path(alarms.__file__).with_name("early_warning.yaml").write_text(text, encoding="utf-8")
     print("\n".join(table()))

@@ -6,7 +6,6 @@ table, with one line for each arm. A number of an arm is the mean over its runs 
 each run. The lag of a row is the number of gradient steps since its batch was generated.
 """
 
-import functools
 import math
 import textwrap
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from rec_experiments.runs.metrics import title
 Lags = tuple[int, int | None]  # first and last, both included; None for no last
 Blocks = dict[str, pandas.DataFrame]  # by title: a table of texts with one line for each arm
 
-PUBLISHED = Path(__file__).with_name("published") / "regime.yaml"
+FILE = Path(__file__).with_name("published") / "regime.yaml"
 PARTS = ("start", "middle", "end")
 SHARE = 10  # a part is a tenth of the points of a run
 MOST_LAGS = 6  # that a table shows
@@ -97,13 +96,10 @@ class Published(Range):
         return f"{text} {self.note or ''}".rstrip()
 
 
-@functools.cache
-def published_values() -> list[Published]:
-    """The published values that this package knows of."""
-    entries = yaml.load(PUBLISHED.read_text(encoding="utf-8"), yaml.CSafeLoader)
-    return [
-        Published(**{**entry, "lags": entry["lags"] and tuple(entry["lags"])}) for entry in entries
-    ]
+PUBLISHED = tuple(
+    Published(**{**entry, "lags": entry["lags"] and tuple(entry["lags"])})
+    for entry in yaml.load(FILE.read_text(encoding="utf-8"), yaml.CSafeLoader)
+)
 
 
 # Numbers ------------------------------------------------------------------------------------------
@@ -205,7 +201,7 @@ def _shown(steps: pandas.DataFrame, quantity: str, *which: Any) -> pandas.Series
 def _compared(steps: pandas.DataFrame, overrides: dict[str, str]) -> pandas.DataFrame:
     """Published values and the arms that they can be compared with."""
     lines = []
-    for each in published_values():
+    for each in PUBLISHED:
         for arm, value in value_here(steps, each).items():
             here = settings(overrides[arm]) if arm in overrides else {}
             if here and all(here.get(key) == wanted for key, wanted in each.arms.items()):
@@ -254,7 +250,7 @@ def text(found: dict[str, Blocks]) -> str:
             body = shown_table.reset_index().to_numpy().tolist()
             rows = text_table([["", *shown_table], *body])
             lines += [f"  {name}", *(f"    {row}" for row in rows), ""]
-    for each in published_values():
+    for each in PUBLISHED:
         if each.name in used:
             lines += textwrap.wrap(each.sentence, WIDTH, subsequent_indent="    ")
     return "\n".join(lines).rstrip() + "\n"

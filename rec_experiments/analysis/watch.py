@@ -16,8 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rec_experiments.analysis.alarms import package_alarms
-from rec_experiments.analysis.early_warning import warning
+from rec_experiments.analysis.alarms import ALARMS, warning
 from rec_experiments.analysis.regime import number
 from rec_experiments.analysis.results.statistics import ACCURACY, seconds
 from rec_experiments.analysis.results.table import configurations, content, run_folders
@@ -92,7 +91,7 @@ def _alarms(line: Line) -> list[str]:
     """Those of a run that is under way."""
     if line.state.name != "running":
         return []
-    found = [each.message(line.rows) for each in package_alarms()]
+    found = [each.message(line.rows) for each in ALARMS]
     return [*filter(None, [warning(line.rows, line.job.config.get("steps", 0)), *found])]
 
 

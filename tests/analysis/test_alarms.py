@@ -1,14 +1,32 @@
-"""An alarm sounds where the median of the last points leaves its range."""
+"""Signs of a collapse.
+
+1. An alarm sounds where the median of the last points leaves its range.
+2. The signs of the early warning are those of the first evaluation after a fifth of the steps.
+3. Lost accuracy and drift each raise the chance; a run that has lost nothing is not warned of.
+4. The fit finds coefficients that made the data.
+"""
 
 import math
 from statistics import median
 
+import early_warning as fitting
+import numpy as np
 import pandas
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rec_experiments.analysis.alarms import Alarm, package_alarms
+from rec_experiments.analysis.alarms import (
+    ALARMS,
+    DRIFT,
+    EARLY_WARNING,
+    Alarm,
+    Coefficients,
+    Signs,
+    signs,
+    warning,
+)
+from rec_experiments.analysis.results.statistics import ACCURACY
 
 
 def alarm(last: int = 3, first: int | None = None, low=None, high=None) -> Alarm:
@@ -55,19 +73,72 @@ def test_a_run_without_enough_says_nothing():
     assert alarm(3).values(steps_of([1, 2])).empty
     assert alarm(1).values(steps_of([])).empty
     assert alarm(2, first=3).values(steps_of([0, 0, 0, 5, 5])).empty
-    for each in package_alarms():
+    for each in ALARMS:
         assert each.message(pandas.DataFrame({"step": [0]})) == ""
 
 
 def test_the_thresholds_of_the_package():
-    alarms = package_alarms()
     level = {"train/ess": 0.6, "train/grad_norm": 0.3, "train/kl": 0.03}
     collapsing = {"train/ess": 0.02, "train/grad_norm": 0.9, "train/kl": 0.5}
     calm = [{"step": step, **level} for step in range(1, 41)]
     fallen = calm + [{"step": step, **collapsing} for step in range(41, 61)]
 
     def found(rows: list[dict]) -> list[str]:
-        return [each.quantity for each in alarms if each.message(pandas.DataFrame(rows))]
+        return [each.quantity for each in ALARMS if each.message(pandas.DataFrame(rows))]
 
     assert found(calm) == found([*calm, {"step": 41, **collapsing}]) == []  # one bad batch
     assert found(fallen) == ["ess", "kl", "grad_norm"]
+
+
+# The early warning --------------------------------------------------------------------------------
+
+
+def rows(accuracy: dict[int, float], drift: dict[int, float]) -> pandas.DataFrame:
+    steps = sorted({*accuracy, *drift})
+    values = {"step": steps, ACCURACY: map(accuracy.get, steps), DRIFT: map(drift.get, steps)}
+    return pandas.DataFrame(values, dtype=float)
+
+
+RUN = rows({0: 0.4, 10: 0.5, 20: 0.1, 30: 0.4}, {10: 7.0, 15: 0.01, 20: 0.03, 30: 9.0})
+
+
+def test_signs_are_those_after_a_fifth_of_the_steps():
+    assert signs(RUN, 100) == pytest.approx(Signs(20, 0.75, np.log10(0.02)))
+    assert signs(RUN, 50) == pytest.approx(Signs(10, -0.25, np.log10(7.0)))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        rows({0: 0.4, 10: 0.5}, {10: 1.0}),    # too early
+        rows({0: 0.0, 20: 0.1}, {20: 1.0}),    # nothing to lose
+        rows({0: 0.4, 20: 0.1}, {20: 1e-15}),  # fresh data
+        rows({0: 0.4, 20: 0.1}, {10: 1.0, 20: np.inf}).drop(index=1),  # nothing finite
+        pandas.DataFrame({"step": [0]}),
+    ],
+)  # fmt: skip
+def test_no_signs(run):
+    assert signs(run, 100) is None
+    assert warning(run, 100) is None
+
+
+def test_what_raises_the_chance():
+    chance = EARLY_WARNING.chance
+    assert chance(Signs(20, 0.9, -1)) > chance(Signs(20, 0.5, -1)) > chance(Signs(20, 0.5, -3))
+    assert "at step 20 it has lost 75% of its first accuracy" in warning(RUN, 100)
+    assert warning(RUN, 50) is None
+
+
+def test_the_fit_finds_what_made_the_data():
+    generator = np.random.default_rng(0)
+    made = Coefficients(-1.0, 4.0, 1.5, fitting.AT_LEAST)
+    values = generator.normal(size=(20_000, 2))
+    chances = [made.chance(Signs(0, *each)) for each in values]
+    found = pandas.DataFrame(values, columns=["lost", "log_drift"])
+    found["fails"] = generator.random(len(found)) < chances
+    np.testing.assert_allclose(fitting.fit(found), made, atol=0.1)
+
+
+def test_auc():
+    fails = pandas.Series([True, False, True, False])
+    assert fitting.auc(pandas.Series([3, 1, 2, 2]), fails) == (2 + 1.5) / 4

@@ -13,7 +13,7 @@ import fabricated
 import numpy as np
 import pandas
 import pytest
-from conftest import SMALL, refused, resolve
+from conftest import SMALL, resolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -201,10 +201,3 @@ def test_the_command_prints(compared, capsys):
     assert "GRPO 0.95 0 0.1 0.4 0.9 1.4 1.9" in printed
     assert "entropy" not in printed
     assert "checked 22 November 2026" in printed
-
-
-@pytest.mark.parametrize("folders", [[], ["here"]])
-def test_bad_input(folders, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    line = refused(folders, monkeypatch, capfd, lambda: run_command("regime", *folders))
-    assert "no run in" in line

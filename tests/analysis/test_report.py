@@ -185,28 +185,3 @@ def test_wandb_without_a_key_is_one_line(monkeypatch):
     monkeypatch.setattr(wandb, "login", lambda **options: False)
     with pytest.raises(UserError, match=r"^wandb=lab/project: needs a W&B key"):
         wandb_report.save(wandb_report.build("lab", "project", SECTIONS))
-
-
-# Command line ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], ["nothing to show: there is no run yet"]),
-        (["--runs=runs.csv.xz"], ["runs.csv.xz", "is no archive of runs"]),
-        (["--out=page.pdf"], ["--out=page.pdf", ".html"]),
-        (["--wandb=project"], ["--wandb=project", "ENTITY/PROJECT"]),
-        (["--wandb=a/b", "--runs=."], ["--runs", "not allowed with --wandb"]),
-    ],
-)
-def test_bad_input_is_one_line(arguments, words, capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs.csv.xz").touch()
-    with pytest.raises(SystemExit) as stop:
-        run_command("report", *arguments)
-    assert stop.value.code == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert line.startswith("error: ")
-    for word in words:
-        assert word in line

@@ -1,8 +1,7 @@
 """The papers' claims, judged on the runs of several seeds.
 
 claims.yaml   the claims of arXiv 2509.24203 and 2505.22257
-definitions   what a claim consists of
-judge         from the runs to a verdict: premises, primary endpoint, control
+judge         what a claim consists of; from the runs to a verdict
 decision      what an interval says about an endpoint
 tables        verdicts as a card, text and Markdown
 """
@@ -12,8 +11,7 @@ from collections.abc import Iterable, Sequence
 import pandas
 
 from rec_experiments import sweeps
-from rec_experiments.analysis.claims.definitions import CLAIMS, Claim
-from rec_experiments.analysis.claims.judge import Setting, Verdict, judge
+from rec_experiments.analysis.claims.judge import CLAIMS, Claim, Setting, Verdict, judge
 from rec_experiments.analysis.results.figure import NoRuns, figure_runs
 from rec_experiments.common.errors import UserError
 

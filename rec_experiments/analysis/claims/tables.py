@@ -8,8 +8,7 @@ from typing import Any
 import pandas
 
 from rec_experiments.analysis.claims.decision import Direction, Outcome
-from rec_experiments.analysis.claims.definitions import CONTROL, GAIN, PREMISE, PRIMARY
-from rec_experiments.analysis.claims.judge import Finding, Verdict
+from rec_experiments.analysis.claims.judge import CONTROL, GAIN, PREMISE, PRIMARY, Finding, Verdict
 from rec_experiments.analysis.results.formatting import markdown_table, text_table
 
 WIDTH = 100  # characters in a line of text

@@ -12,8 +12,7 @@ import pandas
 import yaml
 
 from rec_experiments.analysis.claims.decision import EQUAL_SEEDS
-from rec_experiments.analysis.claims.definitions import CLAIMS
-from rec_experiments.analysis.claims.judge import Setting, Verdict, judge
+from rec_experiments.analysis.claims.judge import CLAIMS, Setting, Verdict, judge
 from rec_experiments.analysis.results.figure import FigureRuns
 
 FILE = Path(__file__).with_suffix(".yaml")

@@ -14,8 +14,7 @@ import pandas
 from numpy.typing import NDArray
 
 from rec_experiments.analysis.claims.decision import Direction, Outcome
-from rec_experiments.analysis.claims.definitions import CLAIMS, GAIN, Endpoint
-from rec_experiments.analysis.claims.judge import SHARE, combine, find
+from rec_experiments.analysis.claims.judge import CLAIMS, GAIN, SHARE, Endpoint, combine, find
 from rec_experiments.analysis.results.formatting import text_table
 from rec_experiments.analysis.results.statistics import SeedValues, Statistic
 

@@ -13,15 +13,17 @@ from made_up import COLUMN, SEEDS, figure, noisy
 from scipy import stats
 
 from rec_experiments.analysis.claims.decision import Direction, Outcome
-from rec_experiments.analysis.claims.definitions import (
+from rec_experiments.analysis.claims.judge import (
     CONTROL,
     GAIN,
     PREMISE,
     PRIMARY,
     Claim,
     Endpoint,
+    Finding,
+    Setting,
+    judge,
 )
-from rec_experiments.analysis.claims.judge import Finding, Setting, judge
 from rec_experiments.analysis.results.statistics import STATISTICS
 
 SETTING = Setting(scale="mini")

@@ -359,17 +359,3 @@ def test_a_multirun_is_drawn_by_the_name_of_its_manifest(two_sweeps, tmp_path, c
     capsys.readouterr()
     run_command("report", f"--out={tmp_path}/page.html")
     assert "multirun-1" in capsys.readouterr().out.partition("runs:")[0]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["fig99"], "figure fig99: no such figure; did you mean fig9?"),
-        (["fig3", "--smooth=0"], 'Invalid value "0" for --smooth. Must be >= 1; see '),
-        (["fig3", "--runs=/nowhere"], "--runs=/nowhere: no such folder"),
-        (["fig8", "seed=0"], "seed: fig8 is computed"),
-        (["fig8", "--out=/dev/null/x"], "/dev/null/x: cannot be written (Not a directory)"),
-    ],
-)
-def test_bad_input_is_one_line(two_sweeps, capsys, arguments, message):
-    assert message in refusal(arguments, capsys)

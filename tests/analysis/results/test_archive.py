@@ -110,16 +110,6 @@ def test_an_archive_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
         find([file])
 
 
-def test_command_writes_an_archive(folder, tmp_path, capsys):
-    file = folder / f"out{ARCHIVE}"
-    call_command("archive", f"--runs={folder}", f"--out={file}")
-    assert "2 finished runs" in capsys.readouterr().out
-    assert len(pandas.read_csv(file)) == 10
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="no finished run in"):
-        call_command("archive", f"--runs={tmp_path / 'empty'}", f"--out={file}")
-
-
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 
 
