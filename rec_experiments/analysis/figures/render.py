@@ -2,7 +2,7 @@
 
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,11 @@ class Drawing:
         """The statistics with title and caption."""
         caption = textwrap.fill(self.caption, CAPTION_WIDTH, break_on_hyphens=False)
         return "\n".join([self.title, "", *readable(self.statistics), "", caption, ""])
+
+
+def values(found: Mapping[str, Any]) -> pandas.DataFrame:
+    """Statistics by name, as the table of a figure."""
+    return pandas.DataFrame({"quantity": [*found], "value": [*found.values()]}, dtype=object)
 
 
 def page(width: float, height: float, title: str, legend: Legend) -> Figure:

@@ -5,25 +5,16 @@ Runs have the names of their folders in their configuration and the schedule as 
 So each line of a panel is one arm under one schedule, over seeds. Only saving needs the network.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from rec_experiments import sweeps
 from rec_experiments.common.errors import UserError
 from rec_experiments.runs.trackers import FOLDER
+from rec_experiments.sweeps.figures import Figure
 
 COLUMNS, PANEL_HEIGHT = 24, 8  # units of W&B's grid
 PANELS_A_ROW = 2
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Section:
-    """A figure. arms: names of run folders by label."""
-
-    title: str
-    caption: str
-    panels: list[sweeps.Panel]
-    arms: dict[str, list[str]]
+Section: TypeAlias = tuple[Figure, dict[str, list[str]]]  # names of run folders by arm
 
 
 def sections(names: list[str], overrides: list[str]) -> list[Section]:
@@ -34,9 +25,7 @@ def sections(names: list[str], overrides: list[str]) -> list[Section]:
         arms: dict[str, list[str]] = {}
         for job in sweeps.jobs(figure, overrides):
             arms.setdefault(job.label, []).append(job.path.name)
-        found.append(
-            Section(title=figure.title, caption=figure.caption, panels=figure.panels, arms=arms)
-        )
+        found.append((figure, arms))
     return found
 
 
@@ -70,12 +59,12 @@ def build(entity: str, project: str, figures: list[Section]) -> Any:
         ),
         wr.TableOfContents(),
     ]
-    for figure in figures:
+    for figure, arms in figures:
         blocks += [
             wr.H2(figure.title),
             wr.P(figure.caption),
             wr.PanelGrid(
-                runsets=[run_set(label, names) for label, names in figure.arms.items()],
+                runsets=[run_set(label, names) for label, names in arms.items()],
                 panels=[panel(place, each) for place, each in enumerate(figure.panels)],
             ),
         ]

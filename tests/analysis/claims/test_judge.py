@@ -5,11 +5,12 @@
 3. What is missing: runs, seeds, values.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up import COLUMN, SEEDS, figure, noisy
+from fabricated import figure_of
 from scipy import stats
 
 from rec_experiments.analysis.claims.decision import Direction, Outcome
@@ -24,14 +25,44 @@ from rec_experiments.analysis.claims.judge import (
     Setting,
     judge,
 )
+from rec_experiments.analysis.results.figure import FigureRuns
 from rec_experiments.analysis.results.statistics import STATISTICS
 
+Curve = Callable[[int], Sequence[float]]  # of a seed: its evaluations
+COLUMN, SEEDS, STEPS = "the column", 10, 100
 SETTING = Setting(scale="mini")
 SECOND_HALF, FINAL = STATISTICS["second_half"], STATISTICS["final"]
 FINAL_MINUS_INITIAL = STATISTICS["final_minus_initial"]
 SECOND_HALF_MINUS_INITIAL = STATISTICS["second_half_minus_initial"]
 HIGHER, LOWER, ALIKE, NOT_LOWER = Direction
 FRESH, PLAIN, CLIPPED = "fresh", "plain", "clipped"
+
+
+def noisy(*heights: float, spread: float = 0.005, salt: int = 0) -> Curve:
+    """Through these heights, shifted after the start by normal noise of each seed."""
+
+    def curve(seed: int) -> list[float]:
+        shift = spread * float(np.random.default_rng([salt, seed]).normal())
+        return [heights[0], *(height + shift for height in heights[1:])]
+
+    return curve
+
+
+def figure(
+    arms: Mapping[str, Curve], seeds: Sequence[int] = range(SEEDS), state: str = "done"
+) -> FigureRuns:
+    """A figure whose runs have these values at evenly spaced steps."""
+
+    def rows(values: Sequence[float]) -> list[dict]:
+        steps = np.linspace(0, STEPS, len(values)).round()
+        return [
+            {"step": step, "eval/accuracy": value}
+            for step, value in zip(steps, values, strict=True)
+        ]
+
+    return figure_of(
+        [(arm, COLUMN, seed, state, rows(of(seed))) for arm, of in arms.items() for seed in seeds]
+    )
 
 
 def endpoint(arm: str, against: str = "", **options) -> Endpoint:
@@ -167,7 +198,7 @@ def test_arms_are_compared_seed_by_seed():
         PLAIN: lambda seed: [0.5, 0.4 + luck[seed]],
         CLIPPED: lambda seed: [0.5, 0.4 + luck[seed] + gains[seed]],
     })  # fmt: skip
-    data.steps.loc[data.steps["run"] == f"{PLAIN}/1", "state"] = "failed"
+    data.steps.loc[(data.steps["arm"] == PLAIN) & (data.steps["seed"] == 1), "state"] = "failed"
     found = judge(CLAIM, {"fig": data}, SETTING).findings[0]
     kept = np.delete(gains, 1)
     interval = stats.ttest_1samp(kept, 0).confidence_interval(0.95)

@@ -7,6 +7,7 @@
 """
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from rec_experiments.algo.loss import (
 from rec_experiments.algo.regularizers import SequenceSquare
 from rec_experiments.analysis.figures import bandit
 from rec_experiments.analysis.figures.bandit import BEHAVIOR, REWARDS
-from rec_experiments.analysis.figures.computed import section3
+from rec_experiments.analysis.figures.computed import three_arms
 from rec_experiments.common.batch import StepIndex
 
 SAMPLES = np.repeat([0, 1, 2], [3, 6, 1])  # ten samples distributed exactly as π_b
@@ -93,16 +94,10 @@ def trainer_direction(
 ) -> np.ndarray:
     """−∇ of the loss that training uses, on ten one-token responses drawn by π_b."""
     algorithm = Algorithm(
-        truncation=TrainTruncated(),
-        advantage=GroupMean(shift=shift),
-        data_weighting=Uniform(),
-        ratio=TokenRatio(),
-        clip=clip,
-        weight=NoWeight(),
-        correction=NoCorrection(),
-        regularizer=regularizer,
-        aggregation=TokenMean(),
-    )
+        truncation=TrainTruncated(), advantage=GroupMean(shift=shift), data_weighting=Uniform(),
+        ratio=TokenRatio(), clip=clip, weight=NoWeight(), correction=NoCorrection(),
+        regularizer=regularizer, aggregation=TokenMean(),
+    )  # fmt: skip
     mask_BT = torch.ones(len(SAMPLES), 1, dtype=torch.bool)
     groups_B = torch.zeros(len(SAMPLES), dtype=torch.long)
     rewards_B = torch.tensor(REWARDS[SAMPLES])
@@ -136,16 +131,16 @@ METHODS = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_figure_moves_the_policy_as_training_would(name):
-    assert list(METHODS) == list(section3.METHODS)
+    assert list(METHODS) == list(three_arms.METHODS)
     rng = np.random.default_rng(0)
     for _ in range(50):
         theta = np.log(BEHAVIOR) + rng.normal(size=3)
-        found = bandit.direction(theta, section3.METHODS[name](theta))
+        found = bandit.direction(theta, three_arms.METHODS[name](theta))
         np.testing.assert_allclose(found, trainer_direction(theta, *METHODS[name]), atol=1e-12)
 
 
 def end(name: str) -> np.ndarray:
-    path = bandit.trajectory(section3.METHODS[name], np.log(BEHAVIOR), rate=1.0, steps=5000)
+    path = bandit.trajectory(three_arms.METHODS[name], np.log(BEHAVIOR), rate=1.0, steps=5000)
     return bandit.policy(path[-1])
 
 
@@ -187,23 +182,11 @@ def test_lower_bound_is_the_theorems_formula_written_out():
         assert found[n] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("arms", [2, 3, 10])
-def test_theorem_holds_and_a_broken_assumption_is_noticed(arms):
-    cases = bandit.random_cases(np.random.default_rng(2), 3000, arms)
+def test_theorem_holds_and_a_broken_assumption_is_noticed():
+    cases = bandit.random_cases(np.random.default_rng(2), 3000, arms=3)
     for policies in (cases.policy, cases.current, cases.behavior):
         np.testing.assert_allclose(policies.sum(1), 1)
         assert policies.min() > 0
     assert (bandit.improvement_bound(cases) <= bandit.improvement(cases) + 1e-9).all()
-    scaled = bandit.Cases(
-        policy=cases.policy,
-        current=cases.current,
-        behavior=cases.behavior,
-        rewards=8 * cases.rewards,  # the theorem wants rewards in [0, 1]
-        epsilon=cases.epsilon,
-    )
+    scaled = replace(cases, rewards=8 * cases.rewards)  # the theorem wants rewards in [0, 1]
     assert (bandit.improvement_bound(scaled) > bandit.improvement(scaled) + 1e-9).any()
-
-
-def test_distance_term_is_least_at_a_fair_coin_and_bounded_by_epsilon():
-    assert bandit.whitened_scale(np.array(0.25), 0.0) == pytest.approx(1)
-    assert bandit.whitened_scale(np.array(0.0), 0.01) == pytest.approx(9)

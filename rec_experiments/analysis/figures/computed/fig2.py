@@ -9,8 +9,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch, Rectangle
 
 from rec_experiments.analysis.figures import style
-from rec_experiments.analysis.figures.computed.shared import values
-from rec_experiments.analysis.figures.render import Drawing, page, styled
+from rec_experiments.analysis.figures.render import Drawing, page, styled, values
 from rec_experiments.rollout.schedule import Schedule
 
 SCHEDULES = (Schedule(interval=4, offset=0, phase="paper"),

@@ -9,8 +9,7 @@ from matplotlib.patches import Patch
 from rec_experiments.algo.clips import OneSide, Ring, TwoSide
 from rec_experiments.algo.loss import Clip, tokens
 from rec_experiments.analysis.figures import style
-from rec_experiments.analysis.figures.computed.shared import values
-from rec_experiments.analysis.figures.render import Drawing, page, styled
+from rec_experiments.analysis.figures.render import Drawing, page, styled, values
 
 MASKS: dict[str, Clip] = {  # Appendix B.3
     "REC-OneSide (0.2)": OneSide(low=0.2, high=0.2),

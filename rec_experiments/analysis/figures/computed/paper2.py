@@ -6,8 +6,7 @@ import pandas
 from matplotlib.lines import Line2D
 
 from rec_experiments.analysis.figures import bandit, style
-from rec_experiments.analysis.figures.computed.shared import values
-from rec_experiments.analysis.figures.render import Drawing, page, styled
+from rec_experiments.analysis.figures.render import Drawing, page, styled, values
 
 EPSILONS = (0.0, 1e-3, 1e-2, 1e-1)
 COLORS = (style.BLACK, style.BLUE, style.VERMILION, style.GREEN)
