@@ -1,6 +1,5 @@
 """Figures whose cells are colours: maps of the gain, and the stability map with its edge."""
 
-import itertools
 import re
 import textwrap
 from typing import Any
@@ -45,19 +44,19 @@ NAMES = {
 def draw(data: FigureRuns) -> Drawing:
     """A map of the gain, or of its difference to one arm's: panels, columns and rows are the keys
     that the figure names."""
-    keys, base = _keys(data), data.map.get("against")
-    others = [key for key in itertools.chain(*keys.values()) if key != "arm"]
+    named, across, down = (data.map[name] for name in ("panels", "across", "down"))
+    keys, base = [named] if isinstance(named, str) else named, data.map.get("against")
+    others = [key for key in (*keys, across, down) if key != "arm"]
     table, value = stability.gains(data, others), "gain"
     if base:
         table, value = stability.against(table, base, others), "difference"
-    (across,), (down,) = keys["across"], keys["down"]
-    cells = table.groupby([*keys["panels"], down, across], sort=False)[value]
+    cells = table.groupby([*keys, down, across], sort=False)[value]
     means = cells.mean()
     limit = max(0.05, float(means.abs().max()))
     label = f"gain against {base}" if base else "mean accuracy of the second half − initial"
     grids = {
-        _panel_title(keys["panels"], panel): means.xs(panel, level=keys["panels"]).unstack()
-        for panel in _values(table, keys["panels"])
+        _panel_title(keys, panel): means.xs(panel, level=keys).unstack()
+        for panel in _values(table, keys)
     }
     norm = TwoSlopeNorm(0.0, -limit, limit)
     figure, panels = _panels(data, down, across, table, grids, CELL, norm, label)
@@ -68,8 +67,8 @@ def draw(data: FigureRuns) -> Drawing:
         | {"seeds": len(gains), **mean_and_ends(value, [*gains])}
         for cell, gains in cells
     ]
-    statistics = pandas.DataFrame(rows)
-    return Drawing(data.name, data.title, figure, table, statistics, _caption(data))
+    statistics, caption = pandas.DataFrame(rows), " ".join([data.caption, *remarks(data)])
+    return Drawing(data.name, data.title, figure, table, statistics, caption)
 
 
 @styled
@@ -100,14 +99,8 @@ def draw_stability(data: FigureRuns) -> Drawing:
             if star["age"] in grid.index and lowest <= at <= highest:
                 y = grid.index.get_loc(star["age"])
                 axes.plot(_place(at, grid), y, marker="*", color="black", ms=7, mfc="white")
-    caption = f"{_caption(data)} {stability.READING}"
+    caption = " ".join([data.caption, *remarks(data), stability.READING])
     return Drawing(data.name, data.title, figure, table, stability.edge_table(found), caption)
-
-
-def _keys(data: FigureRuns) -> dict[str, list[str]]:
-    """The keys of panels, across and down, each as a list."""
-    wanted = {name: data.map.get(name, []) for name in ("panels", "across", "down")}
-    return {name: [keys] if isinstance(keys, str) else list(keys) for name, keys in wanted.items()}
 
 
 def _values(table: pandas.DataFrame, keys: list[str]) -> list[tuple[Any, ...]]:
@@ -171,10 +164,6 @@ def _panels(
     for axes in places[max(0, len(grids) - side_by_side) : len(grids)]:  # the lowest of each column
         axes.tick_params(labelbottom=True)
     return figure, panels
-
-
-def _caption(data: FigureRuns) -> str:
-    return " ".join([data.caption, *remarks(data)])
 
 
 def _tick(value: Any) -> str:

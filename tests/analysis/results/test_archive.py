@@ -18,12 +18,17 @@ from rec_experiments.common.files import ARCHIVE
 @pytest.fixture
 def folder(tmp_path):
     """Two finished runs, one that goes on."""
-    for seed in range(3):
-        words = (
-            f"python -m rec_experiments algo=grpo seed={seed} output_dir=/home/me tracking=wandb"
-        )
-        state = "running" if seed == 2 else "done"
-        write_run(tmp_path / f"run{seed}", rows_of("GRPO", seed), state, command=words.split())
+    words = [
+        "python",
+        "-m",
+        "rec_experiments",
+        "algo=grpo",
+        "output_dir=/home/me",
+        "tracking=wandb",
+    ]
+    for seed, state in enumerate(("done", "done", "running")):
+        command = [*words, f"seed={seed}"]
+        write_run(tmp_path / f"run{seed}", rows_of("GRPO", seed), state, command=command)
     return tmp_path
 
 

@@ -32,19 +32,18 @@ def pair(edges):
     return at[at["arm"] == "GRPO"], at[at["arm"] == "REINFORCE"]
 
 
-def test_crossing_interpolates_in_log2():
-    assert stability.crossing([1, 2, 4, 8], [0.1, 0.2, 0.1, -0.1]) == pytest.approx(2.5)
-    assert stability.crossing([1, 2, 4], [0.3, -0.1, -0.2]) == pytest.approx(0.75)  # at once
-
-
-def test_crossing_beyond_the_grid():
-    assert stability.crossing([1, 2, 4], [0.1, 0.2, 0.3]) == math.inf
-    assert stability.crossing([1, 2, 4], [-0.1, -0.2, -0.3]) == -math.inf
-
-
-def test_crossing_starts_at_the_best_rate():
-    """A method that learns nothing at the lowest rate has not failed there."""
-    assert stability.crossing([1, 2, 4, 8], [-0.01, 0.2, 0.1, -0.1]) == pytest.approx(2.5)
+@pytest.mark.parametrize(
+    ("gains", "log2"),
+    [
+        ([0.1, 0.2, 0.1, -0.1], 2.5),
+        ([0.2, 0.3, -0.1, -0.2], 1.75),  # at once
+        ([-0.01, 0.2, 0.1, -0.1], 2.5),  # learning nothing at the lowest rate is no failure
+        ([0.1, 0.2, 0.3, 0.4], math.inf),
+        ([-0.1, -0.2, -0.3, -0.4], -math.inf),
+    ],
+)
+def test_crossing_interpolates_in_log2_from_the_best_rate_on(gains, log2):
+    assert stability.crossing([1, 2, 4, 8], gains) == pytest.approx(log2)
 
 
 def test_edge_is_the_mean_over_seeds():
@@ -82,9 +81,8 @@ def test_multiple_is_paired_by_seed():
 
 @pytest.mark.parametrize(
     ("edge", "base", "bound"),
-    [(1, 1e-4, "≥"), (1e-9, 1e-4, "≤"), (1e-4, 1, "≤"), (1e-4, 1e-9, "≥"), (1, 1e-9, "≥"),
-     (1, 1, None), (1e-9, 1e-9, None)],
-)  # fmt: skip
+    [(1, 1e-4, "≥"), (1e-9, 1e-4, "≤"), (1e-4, 1, "≤"), (1, 1e-9, "≥"), (1, 1, None)],
+)
 def test_multiple_of_edges_outside_the_grid_is_a_bound(edge, base, bound):
     table = synthetic(lambda arm, age, seed: edge if arm == "GRPO" else base, ages=[19])
     edges = stability.edges(table)

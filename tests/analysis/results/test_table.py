@@ -31,15 +31,11 @@ def folder(tmp_path):
     """Figure 3 with two seeds offline: one run failed, one not begun, the others done."""
     figure, lines = load_figure("fig3", [*SEEDS]), []
     for number, point in enumerate(points(figure, [*SEEDS])):
-        seed = number // 5
-        overrides = shlex.join(point.overrides)
-        lines.append(["fig3", point.label, "offline", seed, f"run{number}", overrides])
+        seed, run = number // 5, f"run{number}"
+        lines.append(["fig3", point.label, "offline", seed, run, shlex.join(point.overrides)])
         if number != 9:
-            write_run(
-                tmp_path / f"run{number}",
-                rows_of(point.label, seed),
-                "failed" if number == 8 else "done",
-            )
+            state = "failed" if number == 8 else "done"
+            write_run(tmp_path / run, rows_of(point.label, seed), state)
     write_manifest(tmp_path, lines)
     return tmp_path
 
@@ -49,18 +45,9 @@ def test_the_manifest_labels_the_runs(folder):
         folder / "alone", rows_of("GRPO", 3), config=resolve("algo=grpo", "seed=3", "steps=40")
     )
     found = runs([folder]).set_index("run")
-    assert found.loc["run1", ["figure", "arm", "column", "seed"]].tolist() == [
-        "fig3",
-        "GRPO",
-        "offline",
-        0,
-    ]
-    assert found.loc["alone", ["figure", "arm", "column", "seed"]].tolist() == [
-        "",
-        "GRPO",
-        "interval 20",
-        3,
-    ]
+    labels = found[["figure", "arm", "column", "seed"]].T.to_dict("list")
+    assert labels["run1"] == ["fig3", "GRPO", "offline", 0]
+    assert labels["alone"] == ["", "GRPO", "interval 20", 3]
     assert found["state"].value_counts().to_dict() == {"done": 9, "failed": 1, "missing": 1}
     steps = table(found.reset_index())
     assert len(steps) == 10 * 41
@@ -88,21 +75,15 @@ def test_the_runs_of_a_figure_are_found_by_their_overrides(folder):
 
 def test_two_ways_to_write_an_experiment_are_one():
     usual = experiment("algo=rec_oneside_nois setting=mini/gsm8k")
-    assert (
-        experiment("setting=mini/gsm8k optimizer.learning_rate=3e-5 clip.low=0.20 tracking=wandb")
-        == usual
-    )
-    assert experiment("algo=rec_oneside_is setting=mini/gsm8k") != usual
-    assert experiment("setting=mini/gsm8k clip.low=0.6") != usual
-    assert experiment("setting=mini/guru") != usual
-
-
-LAYER = "[" + ",".join(["*a"] * 9) + "]"
+    same = "setting=mini/gsm8k optimizer.learning_rate=3e-5 clip.low=0.20 tracking=wandb"
+    assert experiment(same) == usual
+    for other in ("algo=rec_oneside_is setting=mini/gsm8k", "setting=mini/guru", "clip.low=0.6"):
+        assert experiment(other) != usual
 
 
 @pytest.mark.parametrize(
     "value",
-    ["9" * 400, "[" * 5000, "2020-99-99", f"[&a [1],&a {',&a '.join([LAYER] * 12)}]"],
+    ["9" * 400, "[" * 5000, "2020-99-99", f"[&a [1]{(',&a [' + '*a,' * 9 + ']') * 12}]"],
     ids=["integer", "depth", "date", "aliases"],
 )
 def test_a_value_that_no_run_accepts_stays_a_text(value):
