@@ -122,7 +122,7 @@ ARMS = {"GRPO": ["grpo-0", "grpo-1"], 'it\'s "wide"': ['it\'s-"0"', "b-1"]}
 
 def test_wandb_report_has_a_grid_a_figure_and_a_run_set_an_arm(monkeypatch):
     monkeypatch.delattr(socket, "getaddrinfo")
-    monkeypatch.delattr(socket.socket, "connect")
+    monkeypatch.setattr(socket.socket, "connect", None)
     fig9, fig3 = map(sweeps.load_figure, ("fig9", "fig3"))
     sections = [(fig9, ARMS), (fig3, {})]
     model = wandb_report.build("lab", "project", sections)._to_model()
