@@ -124,7 +124,7 @@ def test_wandb_report_has_a_grid_a_figure_and_a_run_set_an_arm(monkeypatch):
     monkeypatch.delattr(socket, "getaddrinfo")
     monkeypatch.setattr(socket.socket, "connect", None)
     fig9, fig3 = map(sweeps.load_figure, ("fig9", "fig3"))
-    sections = [(fig9, ARMS), (fig3, {})]
+    sections = [(fig9, ARMS), (fig3, ARMS)]
     model = wandb_report.build("lab", "project", sections)._to_model()
     assert (model.project.entity_name, model.project.name) == ("lab", "project")
     spec = json.loads(model.spec.model_dump_json(by_alias=True, exclude_none=True))
