@@ -125,29 +125,33 @@ def training_memory(
     part, step_part = held / ranks, changed / ranks
     moments = moment_bytes(experiment, step_part)
     roles, overlaps = frozen_roles(experiment), isinstance(experiment.pipeline, Overlap)
-    moves = experiment.reference.swap_every
-    # The reference waits on the host, or has no copy; not so a teacher, taken to be as large.
-    alone = "reference" in roles and ranks == 1 and not isinstance(experiment.reference, Teacher)
-    waiting = weights if alone and not (adapter and not moves) else 0
-    frozen = len(roles) - alone  # on the device
-    moved = part * len([role for role in roles if role != "reference" or moves])
+    moves, teaches = experiment.reference.swap_every, isinstance(experiment.reference, Teacher)
+    # A copy for passes alone has linear layers, or split among ranks all weights, in their dtype.
+    tables = embedding * (1 if config.tie_word_embeddings else 2)
+    share = min(1, compute_dtype(experiment).itemsize / own)
+    low = tables + (weights - tables) * share
+    # One process with adapters has the reference anyway. A teacher is taken to be as large.
+    reference = 0.0
+    if "reference" in roles and (ranks > 1 or teaches or moves or not adapter):
+        reference = weights * share / ranks if ranks > 1 else low
+    proximal = part if "proximal" in roles else 0.0
+    waiting = reference if ranks == 1 and not teaches and not overlaps else 0.0  # on the host
+    frozen = proximal + reference - waiting  # on the device
+    moved = proximal + (reference if moves else 0.0)
     # The weights that the next batches are sampled from: split on the devices, or on the host.
     led = experiment.sampler.for_all_ranks and ranks > 1
     sampled = step_part if led or not overlaps else 0
     # Shared memory for the process that samples, which only the first rank has if it leads.
     slots = 2 * weights / (ranks if led else 1) if overlaps else 0
-    copy = weights if recomputes(experiment) and not overlaps else 0
+    copy = low if recomputes(experiment) and not overlaps else 0
     snapshot = step_part if experiment.kl_every else 0  # the weights before the optimizer's step
-    brought = 0.0
-    if waiting and experiment.device != "cpu":  # linear layers come in the compute dtype
-        tables = embedding * (1 if config.tie_word_embeddings else 2)
-        share = min(1, compute_dtype(experiment).itemsize / own)
-        brought = tables + (waiting - tables) * share
+    brought = waiting if experiment.device != "cpu" else 0.0
 
-    resident = part * (1 + frozen) + moments + copy + sampled * (ranks > 1)
+    resident = part + frozen + moments + copy + sampled * (ranks > 1)
     # One layer after the other is split. A sampler here is copied from a model without values.
-    start = part * (1 + frozen) + 2 * embedding if ranks > 1 else held * (1 + frozen)
-    start += copy + (weights if ranks > 1 and not overlaps else 0)
+    start = part + frozen + copy
+    if ranks > 1:
+        start += 2 * embedding + (0 if overlaps else weights)
     restored = resident + 2 * embedding / ranks
     if ranks > 1:
         restored += step_part + moved + 2 * sampled

@@ -6,6 +6,7 @@ therefore reads the hidden states in chunks, so that at most `LOGITS_AT_ONCE` lo
 time: the backward pass recomputes the logits of each chunk, unless there are few.
 """
 
+import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -324,6 +325,20 @@ class ForwardPass:
         if self.fast_path and not low and all(map(tree.supports, models)):
             return tree.TreeBatch.of(rows)
         return collate(rows, self.pad_id)
+
+
+def frozen_copy(model: PreTrainedModel, compute_dtype: torch.dtype) -> PreTrainedModel:
+    """A copy for forward passes alone. A linear layer is kept in the dtype it computes in, which
+    autocast would convert it to anyway: the same bits in less memory. The head, which may be tied
+    to the embeddings, is kept as it is."""
+    linear = [
+        module.weight
+        for module in model.modules()
+        if isinstance(module, nn.Linear) and module is not model.get_output_embeddings()
+        if compute_dtype.itemsize < module.weight.dtype.itemsize  # float32 leaves any dtype
+    ]
+    lower = {id(weight): nn.Parameter(weight.detach().to(compute_dtype)) for weight in linear}
+    return copy.deepcopy(model, lower).eval().requires_grad_(False)
 
 
 def is_large(sequences: int, response_length: int, vocabulary: int) -> bool:

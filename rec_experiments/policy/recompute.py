@@ -1,6 +1,5 @@
 """The trainer's log-probabilities of a batch, for algorithms that correct the sampler's."""
 
-import copy
 import dataclasses
 import time
 from collections.abc import Mapping
@@ -17,14 +16,14 @@ from rec_experiments.policy.batching import (
     micro_batches,
     rows_and_places,
 )
-from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.policy.logprobs import ForwardPass, frozen_copy
 
 
 class LogprobRecomputer:
     """It owns a copy of `model`. forward, limits: those of training."""
 
     def __init__(self, model: PreTrainedModel, forward: ForwardPass, limits: Limits) -> None:
-        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        self.model = frozen_copy(model, forward.compute_dtype)
         self.forward, self.limits = forward, limits
 
     def load(self, weights: Mapping[str, Tensor]) -> None:

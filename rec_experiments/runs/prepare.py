@@ -28,13 +28,13 @@ from rec_experiments.datasets.verifiers.verifier_pool import (
 from rec_experiments.policy.batching import Limits
 from rec_experiments.policy.chat import ChatTemplate
 from rec_experiments.policy.compiled import compile_layers
-from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.policy.logprobs import ForwardPass, frozen_copy
 from rec_experiments.policy.lora import adapted, precise
 from rec_experiments.policy.models import Adapted, FineTuned, Pretrained, Tiny
 from rec_experiments.policy.recompute import LogprobRecomputer
 from rec_experiments.policy.warm_start import load_warm_start
 from rec_experiments.rollout.manager import RolloutManager
-from rec_experiments.rollout.pipeline import WorkerSetup
+from rec_experiments.rollout.pipeline import Sequential, WorkerSetup
 from rec_experiments.rollout.worker import LocalWorker, RolloutWorker
 from rec_experiments.runs.checks import (
     check_before_loading,
@@ -125,9 +125,11 @@ def assemble(experiment: Experiment, loaded: Loaded, world: World) -> Trainer:
         model = adapted(plain, experiment.model.lora)
     reference = plain if experiment.reference.swap_every is None else model
     if isinstance(experiment.reference, Teacher):
-        reference = load_teacher(experiment.reference.path, experiment, chat, plain.config)
+        teacher = load_teacher(experiment.reference.path, experiment, chat, plain.config)
+        reference = frozen_copy(teacher, compute)
     stored = loaded.weights
-    models = place(model, reference, frozen_roles(experiment), world, compute, stored)
+    alternates = isinstance(experiment.pipeline, Sequential)
+    models = place(model, reference, frozen_roles(experiment), world, compute, stored, alternates)
     drawers = Led.of(world) if experiment.sampler.for_all_ranks else world
     drawing = plain if world.size == 1 else without_weights(plain)  # weights come with each load
     setup = WorkerSetup(
@@ -215,31 +217,34 @@ def place(
     world: World,
     compute: torch.dtype,
     stored: Mapping[str, Tensor] | None,
+    alternates: bool,
 ) -> dict[str, PreTrainedModel]:
     """Frozen models for these roles. A single process moves `model` to its device, too.
 
     reference: the model that the reference equals: `model`, a teacher or, if `model` has adapters,
-    the model that they were added to. A single process uses the latter two without a copy. A copy
-    of `model` stays on the host, except in updates that measure KL. stored: the weights of `model`
-    where they are not in it.
+    the model that they were added to. A single process uses the latter two without a copy. stored:
+    the weights of `model` where they are not in it. alternates: the process also draws, and may
+    need its device's memory for that: a copy of `model` then stays on the host, except in updates
+    that measure KL. In a process that trains alone, memory peaks in those updates anyway.
     """
-    if world.size > 1:
-        sources = {role: reference if role == "reference" else model for role in roles}
-        return {
-            role: world.split(
-                frozen(without_weights(own)),
-                compute,
-                stored if stored and own is model else own.state_dict(),
-            )
-            for role, own in sources.items()
-        }
     models = {}
+    if world.size > 1:
+        for role in roles:
+            own, dtype = model, None
+            if role == "reference":
+                own = reference
+                if compute.itemsize < own.dtype.itemsize:
+                    dtype = compute  # to which FSDP would cast all weights before it gathers them
+            given = stored if stored and own is model else own.state_dict()
+            models[role] = world.split(frozen(without_weights(own, dtype)), compute, given)
+        return models
     if "reference" in roles:
-        models["reference"] = (
-            keep_on_host(frozen(copy.deepcopy(model)), world.device)
-            if reference is model
-            else reference.to(world.device).eval()
-        )
+        if reference is not model:
+            models["reference"] = reference.to(world.device).eval()
+        elif alternates:
+            models["reference"] = keep_on_host(frozen_copy(model, compute), world.device)
+        else:
+            models["reference"] = frozen_copy(model, compute).to(world.device)
     model.to(world.device)
     copies = {role: frozen(copy.deepcopy(model)) for role in roles if role not in models}
     return models | copies
@@ -260,10 +265,11 @@ def frozen(model: PreTrainedModel) -> PreTrainedModel:
     return model.eval().requires_grad_(False)
 
 
-def without_weights(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy whose weights have no values yet, and take no memory until they are written."""
+def without_weights(model: PreTrainedModel, dtype: torch.dtype | None = None) -> PreTrainedModel:
+    """A copy whose weights have no values yet, and take no memory until they are written. dtype: of
+    these weights, None for the model's."""
     hollow = {
-        id(weight): torch.nn.Parameter(torch.empty_like(weight), weight.requires_grad)
+        id(weight): torch.nn.Parameter(torch.empty_like(weight, dtype=dtype), weight.requires_grad)
         for weight in model.parameters()
     }
     return copy.deepcopy(model, hollow)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from rec_experiments.algo.inputs import Advantages, LossInput, LossOutput, Outcomes
@@ -140,7 +140,7 @@ class GradientPass:
         device = batch.written_BT.device
         with contextlib.ExitStack() as stack:
             for other in self.others.values():
-                stack.enter_context(on_device(other, device, self.forward.compute_dtype))
+                stack.enter_context(on_device(other, device))
             if self.algorithm.needs.whole_batch:
                 return self._from_all_rows(model, batch)
             return self._pass_by_pass(model, batch)
@@ -291,33 +291,17 @@ def _log(
 
 
 @contextlib.contextmanager
-def on_device(
-    model: PreTrainedModel, device: torch.device, compute_dtype: torch.dtype
-) -> Iterator[None]:
+def on_device(model: PreTrainedModel, device: torch.device) -> Iterator[None]:
     """Inside, this frozen model computes on `device`. One kept on the host gets a copy of its
-    weights there, which is dropped at the end.
-
-    The copy of a linear layer has the dtype it computes in, which autocast would convert it to
-    anyway: the same bits in less memory.
-    """
+    weights there, which is dropped at the end."""
     on_host = model.state_dict()
     if next(iter(on_host.values())).device.type == device.type:
         yield
         return
-    linear = {
-        f"{name}.weight": compute_dtype
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module is not model.get_output_embeddings()
-        if compute_dtype.itemsize < module.weight.dtype.itemsize  # float32 leaves any dtype
-    }
-    copies: dict[Any, Tensor] = {}  # tied weights share one
-    for name, weight in on_host.items():
-        if (memory := memory_of(weight)) not in copies:
-            copies[memory] = weight.to(linear.get(name, weight.dtype)).to(device)
+    distinct = {memory_of(weight): weight for weight in on_host.values()}  # tied ones are one
+    copies = {memory: weight.to(device) for memory, weight in distinct.items()}
     there = {name: copies[memory_of(weight)] for name, weight in on_host.items()}
-    del copies
     model.load_state_dict(there, assign=True)
-    del there
     try:
         yield
     finally:

@@ -35,17 +35,18 @@ class TrainingState:
         to the live weights: save it before the next step.
 
         state["weights"] holds all tensors that may be split among the ranks; all else is the same
-        on every rank.
+        on every rank. Where batches are drawn by the policy itself, a file holds its weights once.
         """
         assert self.rollouts.behavior is not None
-        optimizer = self.optimizer.state_dict()
+        optimizer, model = self.optimizer.state_dict(), state_of(self.model)
+        behavior = self.rollouts.behavior
         return {
             "step": step,
             "weights": {
-                "model": state_of(self.model),
+                "model": model,
                 "optimizer": optimizer["state"],
                 "policies": self.policies.state(),
-                "behavior": self.rollouts.behavior.weights,
+                "behavior": model if behavior.version == step else behavior.weights,
                 "earlier": {n: each.weights for n, each in self.rollouts.earlier.items()},
             },
             "param_groups": optimizer["param_groups"],

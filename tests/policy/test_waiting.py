@@ -1,7 +1,7 @@
 """Weights that wait on the host.
 
 1. A copy that is kept is independent of the model; tied weights stay one.
-2. A frozen model comes to the device in as little memory as changes no bit, and goes back.
+2. A frozen copy takes as little memory as changes no bit; it comes to the device and goes back.
 3. A step is the same whether the reference waits or not.
 """
 
@@ -10,8 +10,8 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rec_experiments.common.batch import Sequences
-from rec_experiments.common.distributed import copied_to_host
-from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.common.distributed import copied_to_host, memory_of
+from rec_experiments.policy.logprobs import ForwardPass, frozen_copy
 from rec_experiments.training.gradient import on_device
 
 
@@ -39,30 +39,30 @@ def test_copy(tied):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_on_device(tied):
-    """The device is one without values: what is on it shows by its dtype."""
-    reference = model(tied)
+    """The device is one without values."""
+    reference = frozen_copy(model(tied), torch.bfloat16)
     waiting = reference.state_dict()
-    with on_device(reference, torch.device("meta"), torch.bfloat16):
+    with on_device(reference, torch.device("meta")):
         there = reference.state_dict()
         assert {weight.device.type for weight in there.values()} == {"meta"}
-        low = {name for name, weight in there.items() if weight.dtype == torch.bfloat16}
-        assert low == {name for name in there if "_proj.weight" in name}
+        assert len({memory_of(weight) for weight in there.values()}) == len(there) - tied
         assert not any(parameter.requires_grad for parameter in reference.parameters())
     back = reference.state_dict()
     assert all(back[name].data_ptr() == weight.data_ptr() for name, weight in waiting.items())
 
 
-def test_smaller_dtype():
-    reference = model().bfloat16()
-    with on_device(reference, torch.device("meta"), torch.float32):
-        assert {w.dtype for w in reference.state_dict().values()} == {torch.bfloat16}
+def test_a_model_of_a_smaller_dtype_keeps_it():
+    lower = frozen_copy(model().bfloat16(), torch.float32)
+    assert {weight.dtype for weight in lower.state_dict().values()} == {torch.bfloat16}
 
 
-def test_dtype_of_products():
-    reference, lower = model(), model()
-    for module in lower.modules():
-        if isinstance(module, torch.nn.Linear) and module is not lower.lm_head:
-            module.weight = torch.nn.Parameter(module.weight.bfloat16(), requires_grad=False)
+@pytest.mark.parametrize("tied", [True, False])
+def test_dtype_of_products(tied):
+    reference = model(tied)
+    lower = frozen_copy(reference, torch.bfloat16)
+    weights = lower.state_dict()
+    low = {name for name, weight in weights.items() if weight.dtype == torch.bfloat16}
+    assert low == {name for name in weights if "_proj.weight" in name}
     forward = ForwardPass(pad_id=0, temperature=1.0, compute_dtype=torch.bfloat16)
     rows = Sequences.of([[1, 2, 3], [6]], [[4, 5], [7, 8, 9]])
     one, other = forward(reference, rows).logp_BT, forward(lower, rows).logp_BT

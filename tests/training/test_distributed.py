@@ -9,6 +9,7 @@
 
 import contextlib
 import copy
+import itertools
 import json
 import os
 import re
@@ -35,10 +36,10 @@ from safetensors.torch import load_file, save_file
 from rec_experiments.common import distributed
 from rec_experiments.common.distributed import World, whole
 from rec_experiments.policy.batching import collate
-from rec_experiments.policy.logprobs import compute_logprobs
+from rec_experiments.policy.logprobs import ForwardPass, Wanted, compute_logprobs
 from rec_experiments.policy.models import Pretrained
 from rec_experiments.runs.checkpoints import Checkpoints
-from rec_experiments.runs.prepare import prepare, without_weights
+from rec_experiments.runs.prepare import frozen, prepare, without_weights
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.samplers.native import Native
 
@@ -115,6 +116,29 @@ def test_files_with_other_weights_are_left_to_the_library(tmp_path):
         assert source.stored(skeleton) is None
     file.write_bytes(b"damaged")
     assert source.stored(skeleton) is None
+
+
+def scores_of_references(world, model, rollouts, pad_id):
+    """In bfloat16: with a reference that is cast as it is gathered, and with one kept so."""
+    model, dtype = model.float(), torch.bfloat16
+    policy = world.split(copy.deepcopy(model), dtype)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.mul_(1.1)
+    forward = ForwardPass(pad_id=pad_id, temperature=1.0, compute_dtype=dtype)
+    found = []
+    for kept, chunked in itertools.product((None, dtype), (False, True)):
+        own = world.split(frozen(without_weights(model, kept)), dtype, model.state_dict())
+        wanted = Wanted(others={"reference": own}, kl=True)
+        scores = forward(policy, rollouts.sequences, wanted, chunked)
+        found.append([scores.kl_BT.detach(), scores.others["reference"]])
+    return found
+
+
+def test_a_reference_in_the_dtype_of_passes(ranks, mini_batch):
+    for *cast, whole_kept, chunks_kept in ranks(scores_of_references, *mini_batch):
+        assert_equal([whole_kept, chunks_kept], cast)
+        assert whole_kept[0].abs().max() > 1e-3
 
 
 def score_of(model, rows):

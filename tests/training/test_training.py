@@ -11,11 +11,14 @@ import dataclasses
 import conftest
 import pytest
 import torch
-from conftest import SMALL, accumulate_gradient, assert_same_result
+from conftest import SMALL, accumulate_gradient, assert_same_result, experiment
 
 import rec_experiments
+from rec_experiments.common.distributed import ALONE
 from rec_experiments.policy.batching import TokenSequence
 from rec_experiments.policy.logprobs import ForwardPass
+from rec_experiments.runs.checkpoints import Checkpoints
+from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training import gradient as training
 from rec_experiments.training.trainer import measures_kl
@@ -95,6 +98,22 @@ def test_damaged_checkpoint(tmp_path, damage):
     folder = RunFolder(tmp_path / "cut")
     assert folder.load_checkpoint()[1] == [newest.name]
     assert_same_result(run(tmp_path / "cut", *overrides), whole)
+
+
+def test_weights_that_draw_are_written_once(tmp_path):
+    """If they are those of the policy, and not those of an earlier step."""
+    trainer = prepare(experiment(*SMALL))
+    trainer.rollouts.update_weights(0, 0, trainer.model)
+    sizes = []
+    for step in (0, 1):
+        checkpoints = Checkpoints(tmp_path / f"{step}", ALONE)
+        checkpoints.folder.mkdir()
+        checkpoints.save(step, trainer.state.state(step, None), None)
+        sizes.append((checkpoints.of(step) / "rank_0.pt").stat().st_size)
+        found = checkpoints.read(step)["weights"]
+        conftest.assert_equal(found["behavior"], found["model"])
+    weights = sum(parameter.nbytes for parameter in trainer.model.parameters())
+    assert weights <= sizes[1] - sizes[0] < 1.1 * weights + 10_000
 
 
 def test_zero_gradient_is_a_step(mini_batch):
