@@ -13,7 +13,8 @@ from rec_experiments.common.errors import UserError
 from rec_experiments.common.problems import Problem, VerifierResult
 from rec_experiments.datasets.loading import Located, Source, text_of
 from rec_experiments.datasets.text import ProblemSource, SplitDataset, prompt
-from rec_experiments.datasets.verifiers.marks import last_boxed
+from rec_experiments.datasets.verifiers.marks import last_boxed, verify
+from rec_experiments.datasets.verifiers.numbers import same_number
 
 # How a field contains the gold answer: alone, within the last \boxed{} of a text, or as a number
 # after the last ####.
@@ -80,7 +81,7 @@ class MathProblems(SplitDataset):
     """Raises ValueError also for a wrong filter.
 
     answers: what counts as the gold answer: the `number` itself, or any `expression` of its value.
-    format_bonus: see `verifiers.math_answer`.
+    format_bonus: see `verifiers.marks.verify`.
     """
 
     train: MathSource
@@ -89,11 +90,11 @@ class MathProblems(SplitDataset):
     format_bonus: NonNegativeFloat
 
     def verify(self, response: str, answer: str) -> VerifierResult:
-        from rec_experiments.datasets.verifiers import math_answer  # sympy is slow to import
+        if self.answers == "number":
+            return verify(response, answer, self.format_bonus, same_number)
+        from rec_experiments.datasets.verifiers.expressions import same_expression  # slow: sympy
 
-        number = self.answers == "number"
-        same = math_answer.same_number if number else math_answer.same_expression
-        return math_answer.verify(response, answer, self.format_bonus, same)
+        return verify(response, answer, self.format_bonus, same_expression)
 
     def describe(self) -> str:
         return self.path or f"{self.train.hub}, evaluated on {self.evaluation.hub}"

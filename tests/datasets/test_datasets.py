@@ -1,13 +1,15 @@
-"""The data sets except GSM8K.
+"""Data sets that are read from files, and what all data sets share.
 
 1. A YAML file and one class define a math data set: any local format, nested fields, a filter.
 2. Tool calls load from ToolACE rows and instruction rows; Python calls are parsed, never run.
-3. In the real files, found through REC_DATA, every gold answer scores.
+3. Generated problems are split by a hash of their texts; long prompts are refused or dropped.
+4. In the real files, found through REC_DATA, every gold answer scores.
 """
 
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -21,8 +23,10 @@ from rec_experiments.common.errors import UserError
 from rec_experiments.common.problems import Problem
 from rec_experiments.datasets.loading import text_of
 from rec_experiments.datasets.math_problems import MathProblems, gold_answer
+from rec_experiments.datasets.text import GeneratedDataset
 from rec_experiments.datasets.tool_calls import ToolCalls, python_calls, tool_list
 from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
+from rec_experiments.runs.checks import short_enough
 
 
 def dataset(name: str, **changes: Any) -> Any:
@@ -75,7 +79,22 @@ def test_aime24_trains_and_evaluates_on_the_same_file(tmp_path: Path) -> None:
         assert len(train) == 1
 
 
-GSM8K = {"question": "Half of 144?", "answer": "144/2 = <<144/2=72>>72\n#### 72"}
+GSM8K = {"question": "Half of 2,144?", "answer": "$2,144/2 = <<2144/2=1072>>1,072\n#### 1,072"}
+
+
+def test_gsm8k(tmp_path: Path) -> None:
+    write(tmp_path, "train.jsonl", [GSM8K])
+    write(tmp_path, "test.jsonl", [GSM8K] * 2)
+    gsm8k = dataset("gsm8k", path=str(tmp_path), format_bonus=0.1)
+    [problem], evaluation = gsm8k.load()
+    assert evaluation == [problem] * 2
+    assert problem.answer == "1072"
+    assert [m["content"] for m in problem.messages] == [gsm8k.system_prompt, "Half of 2,144?"]
+    assert problem.solution == ("<think>\n$2,144/2 = 1,072\n</think>\n<answer>\n1072\n</answer>")
+    assert gsm8k.verify(problem.solution, "1072").reward == 1.1
+    assert gsm8k.verify("72", "1072").reward == -0.1
+    wrong = dataclasses.replace(problem, solution="<answer>73</answer>")
+    assert check_gold([problem, wrong, problem], inline_verifier(gsm8k.verify)) == [wrong]
 
 
 @pytest.mark.parametrize(
@@ -107,11 +126,7 @@ def test_what_the_hub_is_asked_for(name: str, expected: list, monkeypatch) -> No
 @pytest.mark.parametrize(
     ("name", "row", "said"),
     [
-        (
-            "math",
-            {**MATH, "solution": "no box"},
-            "line 1: field 'solution' must hold the answer in",
-        ),
+        ("math", {**MATH, "solution": "no box"}, "1: field 'solution' must hold the answer in"),
         ("deepscaler", {**PLAIN, "answer": " "}, "line 1: field 'answer' must hold an answer"),
         ("guru_math", {**GURU, "prompt": []}, "line 1: field 'prompt.0.content' is missing"),
         ("guru_math", {**GURU, "reward_model": "x"}, "'reward_model.ground_truth' is missing"),
@@ -277,6 +292,7 @@ def test_bad_tool_rows(rows: list[dict], said: str, tmp_path: Path) -> None:
         ("[f(a={1: 2})]", None),
         ("[f(a=b)]", None),
         ("[f(a=1e999)]", None),
+        ("[f(a=open('made', 'w'))]", None),
         ("[f(a=" + "-" * 5000 + "1)]", None),
     ],
 )
@@ -301,38 +317,78 @@ def test_long_calls_are_read() -> None:
     assert json.loads(two)["arguments"]["a199"] == [-0.0015, {"k": [True, None]}]
 
 
-def test_a_list_of_tools_without_an_end_is_none() -> None:
-    assert tool_list("[{" * 50_000) is None
-    assert tool_list('[{"a":' * 50_000) is None
-
-
 def test_lone_surrogate_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"row 1: field 'output' holds half of a character"):
         text_of({"output": "\ud800"}, "output", "row 1")
 
 
-def test_python_calls_are_not_run(tmp_path: Path) -> None:
-    file = tmp_path / "made"
-    assert python_calls(f"[f(a=open('{file}', 'w'))]") is None
-    assert not file.exists()
-
-
 def test_tool_list() -> None:
+    assert tool_list("[{" * 50_000) is None
+    assert tool_list('[{"a":' * 50_000) is None
     assert tool_list(SYSTEM) == TOOLS
     assert tool_list('[{broken] then [ {"a": [1]} ] and [{"b": 2}]') == '[ {"a": [1]} ]'
     assert tool_list("[1, 2] {} []") is None
 
 
-# 3. Real files
+# 3. What all share
 
 
-def test_real_aime24(data_folder: Path) -> None:
-    made: MathProblems = dataset("aime24", path=str(data_folder / "aime24"))
-    _, problems = made.load()
-    assert len(problems) == 30
-    assert check_gold(problems, inline_verifier(made.verify)) == []
-    for change in (lambda n: n + 1, lambda n: 10 * n, lambda n: -n):
-        wrong = [(f"\\boxed{{{change(int(p.answer))}}}", p.answer) for p in problems]
+def sums(train: int, evaluation: int, number: int) -> tuple[list[Problem], list[Problem]]:
+    """The split of so many problems, each text twice."""
+    made = GeneratedDataset(
+        system_prompt="", max_prompt_tokens=64, long_prompts="refuse", max_response_tokens=64,
+        verifier_workers=1, verifier_timeout=1.0, train_problems=train, eval_problems=evaluation,
+    )  # fmt: skip
+    texts = [f"What is {n // 2} + 1?" for n in range(number)]
+    return made.split(((t, Problem(({"role": "user", "content": t},), "")) for t in texts), "sums")
+
+
+def test_no_text_is_in_both_splits_and_one_in_eight_is_held_out() -> None:
+    train, held_out = sums(600, 60, 1600)
+    assert (len(train), len(held_out)) == (600, 60)
+    assert not {str(each.messages) for each in train} & {str(each.messages) for each in held_out}
+    with pytest.raises(UserError, match=r"dataset.eval_problems=400: sums has only \d+ of 400"):
+        sums(600, 400, 1600)
+    with pytest.raises(UserError, match=r"dataset.train_problems=1600: sums has only"):
+        sums(1600, 60, 1600)
+    assert sums(100, 10, 400) == sums(100, 10, 1600)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kept"),
+    [
+        (["dataset.long_prompts=drop"], "dropped 2 of 4 training prompts: longer than dataset.max"),
+        ([], r"a prompt has 9 tokens .* or use dataset.long_prompts=drop"),
+        (["dataset.long_prompts=drop", "dataset.max_prompt_tokens=2"], "a prompt has 3 tokens"),
+        (["dataset.max_prompt_tokens=9"], ""),
+    ],
+)
+def test_long_prompts_are_refused_or_dropped(overrides: list[str], kept: str) -> None:
+    problems = [Problem(({"role": "user", "content": "x" * n},), "") for n in (3, 9, 5, 8)]
+    chat = SimpleNamespace(encode_all=lambda prompts: [list(p[-1]["content"]) for p in prompts])
+    said: list[str] = []
+    exp = experiment("dataset=gsm8k", "dataset.max_prompt_tokens=5", *overrides)
+    if kept.startswith("a prompt"):
+        with pytest.raises(UserError, match=kept):
+            short_enough(exp.dataset, chat, problems, "training", said.append)
+    else:
+        found = short_enough(exp.dataset, chat, problems, "training", said.append)
+        assert found == (problems[::2] if kept else problems)
+        assert "".join(said).startswith(kept)
+
+
+# 4. Real files
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "aime24"])
+def test_real_numbers(name: str, data_folder: Path) -> None:
+    made: MathProblems = dataset(name, path=str(data_folder / name))
+    train, evaluation = made.load()
+    assert (len(train), len(evaluation)) == ((7473, 1319) if name == "gsm8k" else (30, 30))
+    some = evaluation if name == "aime24" else (train + evaluation)[::40]
+    assert check_gold(some, inline_verifier(made.verify)) == []
+    for change in (lambda n: n + 1, lambda n: 10 * n + 1, lambda n: -n - 1):
+        wrong = [(f"\\boxed{{{change(int(p.answer))}}}", p.answer) for p in some]
         assert not any(result.accuracy for result in inline_verifier(made.verify)(wrong))
 
 

@@ -19,7 +19,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.files import cache_folder
 from rec_experiments.common.problems import VerifierResult
-from rec_experiments.datasets.own_data import function, result
+from rec_experiments.datasets.own_data import result
 from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier, report_crashes
 from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.runs.prepare import prepare, verifier_for
@@ -87,18 +87,13 @@ def test_fields_and_a_system_prompt_can_be_named_once(place):
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
-        (
-            ["dataset.verifier=my_verifier.juge"],
-            "verifier=my_verifier.juge: must be the dotted name",
-        ),
+        (["dataset.verifier=my_verifier.juge"], "my_verifier.juge: must be the dotted name"),
         (["dataset.verifier=my_verifer.judge"], "No module named 'my_verifer'"),
         (["dataset.verifier=judge"], "verifier=judge: must be the dotted name"),
         (["dataset.verifier=my_verifier.strict"], "missing a required argument: 'level'"),
-        (
-            ["dataset.verifier=my_verifier.number"],
-            "verifier=my_verifier.number: must be the dotted name",
-        ),
+        (["dataset.verifier=my_verifier.number"], "my_verifier.number: must be the dotted name"),
         (["dataset.verifier=broken.judge"], "broken cannot be imported (ZeroDivisionError: "),
+        (["dataset.verifier=leaving.judge"], "leaving cannot be imported (SystemExit: 0)"),
         (["dataset.train.question=prompt"], "line 1: field 'prompt' is missing; found question"),
         (["dataset.path=data/train.jsonl"], "must be a folder with train.jsonl and test.jsonl"),
         (["dataset.path=null"], "path=null: must be a local folder or file"),
@@ -108,34 +103,20 @@ def test_fields_and_a_system_prompt_can_be_named_once(place):
 )
 def test_bad_values_are_one_line(place, overrides, reason):
     (place / "broken.py").write_text("1 / 0")
+    (place / "leaving.py").write_text("raise SystemExit(0)")
     with pytest.raises(UserError) as told:
         experiment(*FEW, *overrides).dataset.load()
     assert reason in str(told.value)
     assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        (True, VerifierResult(1.0, 1.0)), (0.5, VerifierResult(0.5, 0.0)),
-        (-1, VerifierResult(-1.0, 0.0)),
-        (2, VerifierResult(2.0, 1.0)), (VerifierResult(0.1, 1.0), VerifierResult(0.1, 1.0)),
-    ],
-)  # fmt: skip
-def test_what_a_verifier_may_return(said, expected):
-    assert result(said) == expected
-
-
-@pytest.mark.parametrize("said", [None, "right", "1", float("nan"), float("inf")])
-def test_what_a_verifier_may_not_return(said):
-    with pytest.raises((TypeError, ValueError)):
-        result(said)
-
-
-def test_a_module_that_exits_when_it_is_imported_is_one_line(place):
-    (place / "leaving.py").write_text("raise SystemExit(0)")
-    with pytest.raises(UserError, match=r"leaving cannot be imported \(SystemExit: 0\)"):
-        function("leaving.judge")
+def test_what_a_verifier_may_return():
+    for said, reward, accuracy in ((True, 1, 1), (0.5, 0.5, 0), (-1, -1, 0), (2, 2, 1)):
+        assert result(said) == VerifierResult(reward, accuracy)
+    assert result(VerifierResult(0.1, 1.0)) == VerifierResult(0.1, 1.0)
+    for said in (None, "1", float("nan"), float("inf")):
+        with pytest.raises((TypeError, ValueError)):
+            result(said)
 
 
 def raises(response, answer):
@@ -172,14 +153,7 @@ def test_slow_imports_happen_before_the_first_timeout(place):
     (place / "slow_verifier.py").write_text(f"import time; time.sleep(2)\n{JUDGE}")
     overrides = ("dataset.verifier=slow_verifier.judge", "dataset.verifier_timeout=1")
     with closing(verifier_for(experiment(*FEW, *overrides).dataset)) as verify:
-        assert verify([("2", "2"), ("3", "2")]) == [
-            VerifierResult(1.0, 1.0),
-            VerifierResult(0.0, 0.0),
-        ]
-
-
-def test_a_function_of_a_class_has_a_dotted_name_too():
-    assert function("operator.eq")("2", "2") is True
+        assert [said.reward for said in verify([("2", "2"), ("3", "2")])] == [1, 0]
 
 
 def test_the_warm_start_depends_on_the_rows(place):

@@ -35,7 +35,6 @@ _IN_WORDS = re.compile(
 )
 
 # Words, times and bases.
-_STYLED_WORD = re.compile(STYLED.pattern.replace("[^{}]*", r"[^\W\d_]{2,}"))
 _WORD = re.compile(r"[A-Z]{2,}|[^\W\d_]{4,}")
 _LABEL = re.compile(r"\s*\(([A-Z])\)[\s\\]")  # (B) 12
 _FIGURE = re.compile(r"\\(?:angle|triangle)(?![a-zA-Z])")
@@ -69,7 +68,6 @@ _NO_PARTS = re.compile(r"\\(?:cup|cap|begin|in|setminus|mid|mathbb)\b|:|\\?\|")
 _CLOSED_INFINITY = re.compile(r"\[\s*-?\\infty|\\infty\s*\]")
 
 # One LaTeX for the parser.
-_IN_DEGREES = re.compile(r"\s*\^(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})")
 _TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 _NOT_READ = re.compile(
     r"![\s)}]*!|\\l?not|(?<![_^{\d])\d+\s+(?:-?\d|[a-z]{2})"
@@ -96,7 +94,7 @@ def same_expression(text: str, answer: str) -> bool:
     if _doubts(inside) - _doubts(gold):
         return False
     inside = _stated(inside)
-    if _STYLED_WORD.fullmatch(answer):  # \text{no} is no product
+    if STYLED.fullmatch(answer) and re.fullmatch(r"[^\W\d_]{2,}", gold):  # \text{no} is no product
         return _tokens(inside) == _tokens(gold)
     return _same(inside, gold)
 
@@ -357,9 +355,11 @@ def _parse(text: str) -> Any:
         text = re.sub(pattern, plain, text)
     if _NOT_READ.search(text):
         return None
-    degree = r"\\cdot\\frac{\\pi}{180}" if _TRIGONOMETRIC.search(text) else ""
     try:
-        value = latex2sympy(_IN_DEGREES.sub(degree, text), is_real=True, normalization_config=None)
+        value = latex2sympy(
+            text, is_real=True, convert_degrees=bool(_TRIGONOMETRIC.search(text)),
+            normalization_config=None,
+        )  # fmt: skip
         return value.subs({s: sympy.I for s in value.free_symbols if s.name == "i"})
     except Exception:  # sympy raises whatever an odd text leads it to
         return None

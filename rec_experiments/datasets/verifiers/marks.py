@@ -1,11 +1,17 @@
-r"""The final answer of a response: after its reasoning, in <answer>, in \boxed{} or after ####.
+r"""Rule-based reward for questions with a mathematical answer.
 
-Reasoning is never judged. Where a chat template opens it in the prompt, `policy/chat.py` puts that
-tag, as <think>, in front of the response; the other tags here are those that models write unasked.
+A response is judged on its final answer only: after its reasoning, in <answer>, in \boxed{} or
+after ####. Where a chat template opens the reasoning in the prompt, `policy/chat.py` puts that tag,
+as <think>, in front of the response; the other tags here are those that models write unasked.
 """
 
 import re
+from collections.abc import Callable
 
+from rec_experiments.common.problems import VerifierResult
+
+LONGEST = 1000  # characters of a final answer; a longer text is none
+_FORMAT = ["<think>", "</think>", "<answer>", "</answer>"]
 _REASONING = re.compile(
     r"<\s*(?P<slash>/)?\s*(?:seed:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?|analysis|scratchpad)\s*>"
     r"|(?-i:\[(?P<end>/)?THINK\])|◁(?P<stop>/)?think▷|<\|(?:begin|(?P<leave>end))_of_thought\|>"
@@ -33,6 +39,32 @@ _ANSWER = re.compile(r"^[ \t#*_>-]*(?:final )?answer[ \t*_]*[:\n]", re.IGNORECAS
 _SENTENCE_END = re.compile(r"(?<=[^\W\d_]{2})[.!?]\s|(?<=\d)[.!]\s+(?=[A-Z])")
 _COURTESY = re.compile(r"\s*(?:I hope|hope|let me know|thanks?|feel free)\b", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"(?<=[.?])\s+|,\s+(?:and|so)\s|</?(?:think|answer)>")
+
+
+def verify(
+    response: str, answer: str, format_bonus: float, same: Callable[[str, str], bool]
+) -> VerifierResult:
+    """Judge a response against a gold answer: a number, or LaTeX without its dollars.
+
+    accuracy: 1 if the final answer is the `same` as `answer`, else 0. reward: accuracy, plus
+    `format_bonus` if the response is well-formed, minus it if not. With 0 the reward is binary, as
+    in the text of arXiv 2509.24203; its runs used 0.1.
+    """
+    final = final_answer(response)
+    accuracy = float(len(final) <= LONGEST and same(final, answer))
+    bonus = format_bonus if well_formed(response) else -format_bonus
+    return VerifierResult(reward=accuracy + bonus, accuracy=accuracy)
+
+
+def well_formed(response: str) -> bool:
+    """Whether it is one <think>...</think> and one <answer>...</answer>, with nothing around."""
+    text = response.strip()
+    return (
+        re.findall(r"</?(?:think|answer)>", text) == _FORMAT
+        and text.startswith(_FORMAT[0])
+        and text.endswith(_FORMAT[-1])
+        and re.search(r"</think>\s*<answer>", text) is not None
+    )
 
 
 def after_reasoning(response: str, quoting: str | None = None) -> str | None:

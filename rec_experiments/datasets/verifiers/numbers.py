@@ -1,11 +1,15 @@
-"""Plain numbers as people write them, with the words, units and currencies around them."""
+"""Plain numbers as people write them, with the words, units and currencies around them.
+
+Arithmetic, a second number, negation and doubt make an answer wrong. Units are not checked: "18",
+"$18" and "18%" are all 18.
+"""
 
 import math
 import re
 import unicodedata
 from fractions import Fraction
 
-from rec_experiments.datasets.verifiers.spelling import prose, unstyled
+from rec_experiments.datasets.verifiers.spelling import bare, prose, unstyled
 
 _NUMBER = re.compile(
     r"(?P<sign>[-+])?"
@@ -49,6 +53,13 @@ UNCOMMITTED = re.compile(
     r"|fifty|sixty|seventy|eighty|ninety)\b|\?",
     re.IGNORECASE,
 )
+
+
+def same_number(text: str, answer: str) -> bool:
+    """Whether a final answer is the gold answer's text, or its number and nothing but one number
+    with sign, separators, currency, unit, LaTeX or a phrase such as "x =" around it."""
+    inside, gold = bare(text), bare(answer)
+    return inside == gold or not readings(inside).isdisjoint(readings(gold))
 
 
 def readings(text: str) -> set[Fraction]:

@@ -35,7 +35,7 @@ CRASHED = VerifierResult(reward=0.0, accuracy=0.0, crashed=True, error="its proc
 
 STARTUP = 120.0  # seconds for a worker to import the verifier on a busy machine
 MEMORY = 2 << 30  # bytes that one worker may take for its items
-SLOW_IMPORTS = ["rec_experiments.datasets.verifiers.math_answer"]
+SLOW_IMPORTS = ["rec_experiments.datasets.verifiers.expressions"]
 
 
 def inline_verifier(verify: Verify) -> BatchVerifier:

@@ -9,13 +9,13 @@ or a near miss. All are made by a program that knows which, so no judge decides 
 import logging
 import random
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 
 import math_verify
+import pandas
 
-from rec_experiments.datasets.verifiers.math_answer import same_expression
+from rec_experiments.datasets.verifiers.expressions import same_expression
 
 Kind = tuple[str, list[str], list[str]]  # gold answer, equal answers, near misses
 
@@ -175,28 +175,20 @@ def by_library(answer: str, gold: str) -> bool:
     return bool(math_verify.verify(expected, found, timeout_seconds=None))
 
 
-def judge(count: int) -> dict[str, Counter]:
-    """For each kind the number of cases and of errors: paid wrongly and refused wrongly."""
-    found: dict[str, Counter] = {kind.__name__: Counter() for kind in KINDS}
-    for kind, gold, answer, is_equal in cases(count):
-        found[kind][is_equal] += 1
-        here = same_expression(f"\\boxed{{{answer}}}", gold)
-        for who, said in (("here", here), ("library", by_library(answer, gold))):
-            found[kind][who, "paid" if said else "refused"] += said != is_equal
-    return found
-
-
 def main(count: int) -> None:
-    print(f"{'':12}{'near misses paid for':>28}{'equal answers refused':>28}")
-    print(f"{'':12}{'here':>14}{'math-verify':>14}{'here':>14}{'math-verify':>14}")
-    found = judge(count)
-    for kind, counts in [*found.items(), ("all", sum(found.values(), Counter()))]:
-        shares = [
-            f"{counts[who, error]} of {counts[error == 'refused']}"
-            for error in ("paid", "refused")
-            for who in ("here", "library")
-        ]
-        print(f"{kind:12}" + "".join(f"{share:>14}" for share in shares))
+    errors = pandas.DataFrame(
+        {
+            "kind": kind,
+            "pair": "equal" if is_equal else "near miss",
+            "here": same_expression(f"\\boxed{{{answer}}}", gold) is not is_equal,
+            "math-verify": by_library(answer, gold) is not is_equal,
+        }
+        for kind, gold, answer, is_equal in cases(count)
+    )
+    print("share of errors\n", errors.groupby(["kind", "pair"]).mean().round(3))
+    print(
+        "\nerrors in all\n", errors.groupby("pair")[["here", "math-verify"]].agg(["sum", "count"])
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What counts as the gold answer, where it is a number and where it is an expression.
 
-1. Hand-written answers, each with what makes it right or wrong: the files in `answers`.
+1. Hand-written answers, each with what makes it right or wrong: the files in `answers`. Random
+   pairs whose maker knows which are equal (make test-verifiers judges more of them).
 2. A number in any usual spelling is itself and no other; two numbers are none.
 3. Nothing makes a verifier raise, or hang on a number.
 4. A data set chooses one of the two.
@@ -13,17 +14,19 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import experiment
+from fuzz import KINDS, cases
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from rec_experiments.datasets.verifiers import math_answer
-from rec_experiments.datasets.verifiers.math_answer import same_expression, same_number
+from rec_experiments.datasets.verifiers import marks
+from rec_experiments.datasets.verifiers.expressions import same_expression
+from rec_experiments.datasets.verifiers.numbers import same_number
 
 SAME = {"number": same_number, "expression": same_expression}
 
 
 def right(response: str, answer: str, answers: str) -> bool:
-    return math_answer.verify(response, answer, 0.0, SAME[answers]).accuracy == 1
+    return marks.verify(response, answer, 0.0, SAME[answers]).accuracy == 1
 
 
 # 1. Hand-written answers
@@ -49,6 +52,12 @@ def test_hand_written(answers: str, result: str) -> None:
     ]
     assert len(pairs) > 200
     assert misjudged == []
+
+
+def test_random_pairs() -> None:
+    pairs = cases(20 * len(KINDS), seed=1)
+    wrong = [pair for pair in pairs if same_expression(f"\\boxed{{{pair[2]}}}", pair[1]) != pair[3]]
+    assert wrong == []
 
 
 # 2. Spellings
