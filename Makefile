@@ -188,7 +188,7 @@ golden: $(STAMP) ## rewrite the configurations that the tests compare with
 	cd tests && ../$(BIN)/python update_golden.py
 
 pages: $(STAMP) ## write the generated pages of docs/
-	$(BIN)/python -m rec_experiments.runs.metrics > docs/metrics.md
+	$(BIN)/python docs/metrics.py
 	$(BIN)/python docs/algorithms.py
 	$(BIN)/python docs/published.py $(ARCHIVES)
 	$(BIN)/python docs/forecasts.py

@@ -6,7 +6,7 @@ so overlapped and resumed runs use the same groups.
 """
 
 from functools import lru_cache
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
@@ -47,11 +47,8 @@ class ReplayBuffer(Protocol):
 class NoReplay(Piece):
     """Each batch is one fresh draw."""
 
+    window: ClassVar[int] = 0
     redraws: NonNegativeInt
-
-    @property
-    def window(self) -> int:
-        return 0
 
     def fresh(self, batch_size: int) -> int:
         return batch_size

@@ -49,26 +49,21 @@ class OverlongPenalty(Piece):
         return reward_B - (over_B / self.buffer).clamp(0, 1).where(responses.finished_B, 1.0)
 
 
-class RewardRange(Piece):
-    """The rewards from low to high. Raises ValueError unless low ≤ high."""
+class FlipNoise(Piece):
+    """Mirrors a random share of the rewards: r becomes low + high − r.
 
+    Raises ValueError unless 0 ≤ share ≤ 1 and low ≤ high.
+    """
+
+    formula = "mirrored between {low:g} and {high:g} with probability {share:g}"
+
+    share: Share
     low: float
     high: float
 
     def __post_init__(self) -> None:
         if self.low > self.high:
             raise ValueError(f"low={self.low}: must be at most high={self.high}")
-
-
-class FlipNoise(RewardRange):
-    """Mirrors a random share of the rewards: r becomes low + high − r.
-
-    Raises ValueError unless 0 ≤ share ≤ 1.
-    """
-
-    formula = "mirrored between {low:g} and {high:g} with probability {share:g}"
-
-    share: Share
 
     def __call__(
         self, reward_B: Tensor, responses: Responses, keys: list[SampleKey], limit: int
@@ -80,14 +75,3 @@ class FlipNoise(RewardRange):
     def _number(key: SampleKey) -> float:
         words = key.response, key.group | key.attempt << 32, key.batch
         return rng.generator(key.seed, rng.REWARD, *words).random()
-
-
-class ClippedReward(RewardRange):
-    """Clips rewards to [low, high]."""
-
-    formula = "clipped to {low:g} … {high:g}"
-
-    def __call__(
-        self, reward_B: Tensor, responses: Responses, keys: list[SampleKey], limit: int
-    ) -> Tensor:
-        return reward_B.clamp(self.low, self.high)

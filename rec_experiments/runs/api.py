@@ -118,8 +118,8 @@ def _kept_rows(train: Rows, evaluation: Rows) -> str:
 
 
 def _named(verifier: Verifier) -> list[str]:
-    """By a dotted name, which other processes can import; otherwise as an object, which is called
-    in this process and without a deadline."""
+    """The overrides that name a verifier: its dotted name, which other processes can import, or
+    else a live object, which is called in this process and without a deadline."""
     module, name = verifier.__module__, verifier.__qualname__
     if module != "__main__" and "<" not in name and function(f"{module}.{name}") is verifier:
         return [f"dataset.verifier={module}.{name}"]

@@ -47,7 +47,10 @@ class Checkpoints:
         """Gradient steps that have a checkpoint, newest first."""
         if not self.folder.is_dir():
             return []
-        names = (NAME.fullmatch(each.name) for each in self.folder.iterdir() if _is_folder(each))
+        folders = [
+            each for each in self.folder.iterdir() if each.is_dir() and not each.is_symlink()
+        ]
+        names = [NAME.fullmatch(each.name) for each in folders]
         return sorted((int(name[1]) for name in names if name), reverse=True)
 
     def of(self, step: int) -> Path:
@@ -221,10 +224,6 @@ def is_intact(file: Path) -> bool:
             return archive.testzip() is None
     except Exception:  # for a damaged archive, zipfile raises any of a dozen types
         return False
-
-
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
 
 
 def _file(folder: Path, rank: int) -> Path:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from omegaconf import OmegaConf
@@ -44,15 +45,6 @@ class Signal:
     right: float
     cut: float
     varied: float
-
-    @classmethod
-    def of_rows(cls, rows: Sequence[Row]) -> "Signal":
-        """Of the batches of these rows of metrics.jsonl."""
-
-        def mean(key: str) -> float:
-            return sum(row[f"train/{key}"] for row in rows) / len(rows)
-
-        return cls(right=mean("accuracy"), cut=mean("truncated"), varied=mean("live_groups"))
 
 
 def what_to_try(signal: Signal, experiment: Experiment) -> str:
@@ -125,7 +117,9 @@ def watch_first_batches(
             rows.append(row)
         if row["step"] != last or len(rows) < last:  # not yet, or begun by an earlier process
             return
-        signal = Signal.of_rows(rows)
+        keys = ("accuracy", "truncated", "live_groups")
+        right, cut, varied = (fmean(row[f"train/{key}"] for row in rows) for key in keys)
+        signal = Signal(right=right, cut=cut, varied=varied)
         if (signal.varied or isinstance(experiment.reference, Teacher)) and signal.cut < 1:
             return
         found = "no gradient" if not signal.varied else "only responses that were cut"

@@ -1,4 +1,4 @@
-"""The numbers in metrics.jsonl: title, meaning, unit. As a program it prints docs/metrics.md."""
+"""The numbers in metrics.jsonl, as metrics.yaml describes them."""
 
 import functools
 from pathlib import Path
@@ -7,14 +7,6 @@ from typing import NamedTuple
 import yaml
 
 FILE = Path(__file__).with_suffix(".yaml")
-INTRODUCTION = (
-    "`metrics.jsonl` has a row for each gradient step. Row s describes the mini-batch of step s",
-    "and, if there was one, the evaluation after s steps; row 0 is the initial policy. Expected",
-    "values come from published runs where there are any ([the regime](miniature.md#the-regime)),",
-    "otherwise from experience; `python -m rec_experiments regime` compares a run with published",
-    "values. To add one, give its value in `training/metrics.py`, describe it in",
-    "`runs/metrics.yaml`, and run `make pages`.",
-)
 WITHOUT_UNIT = ("", "share", "reward")  # units that a label does not repeat
 
 
@@ -52,22 +44,3 @@ def label(key: str) -> str:
     """The title with its unit, for an axis, as in `entropy (nats/token)`."""
     unit = _by_key()[key].unit if key in _by_key() else ""
     return title(key) + ("" if unit in WITHOUT_UNIT else f" ({unit.replace(' per ', '/')})")
-
-
-def page() -> str:
-    """docs/metrics.md."""
-    lines = ["# Metrics", "", *INTRODUCTION]
-    for topic, metrics in catalogue().items():
-        lines += [
-            "",
-            f"## {topic.capitalize()}",
-            "",
-            "| key | title | meaning | unit | expected |",
-            "| --- | --- | --- | --- | --- |",
-        ]
-        lines += [f"| `{key}` | {' | '.join(metric)} |" for key, metric in metrics.items()]
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(page(), end="")

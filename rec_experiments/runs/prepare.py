@@ -196,8 +196,8 @@ def assemble(experiment: Experiment, loaded: Loaded, world: World) -> Trainer:
 
 
 def load_problems(experiment: Experiment, world: World) -> tuple[list[Problem], list[Problem]]:
-    """For training and for evaluation. Raises UserError if there are too many for the memory, or
-    too few for the ranks."""
+    """The problems for training and for evaluation. Raises UserError if there are too many for the
+    memory, or too few for the ranks."""
     check_memory(experiment, 1)
     train_problems, eval_problems = experiment.dataset.load()
     eval_problems = eval_problems[: experiment.eval_problems]
@@ -292,7 +292,7 @@ def load_worker(experiment: Experiment) -> LocalWorker:
 
 
 def make_worker(experiment: Experiment, model: PreTrainedModel, chat: ChatTemplate) -> LocalWorker:
-    """With the experiment's sampler, verifier and environment."""
+    """A worker with the experiment's sampler, verifier and environment."""
     dataset = experiment.dataset
     merging = precise(model) if isinstance(experiment.model, Adapted) else model
     sampler = experiment.sampler.build(
@@ -322,7 +322,7 @@ def make_worker(experiment: Experiment, model: PreTrainedModel, chat: ChatTempla
 
 
 def verifier_for(dataset: Dataset) -> BatchVerifier:
-    """In this process, or in worker processes that can be killed if the data set asks for them."""
+    """The data set's verifier, in worker processes that can be killed if it asks for them."""
     if not dataset.verifier_workers:
         return inline_verifier(dataset.verify)
     imports = dataset.slow_imports() if isinstance(dataset, SlowlyVerifiedDataset) else []

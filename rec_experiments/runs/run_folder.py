@@ -43,7 +43,6 @@ ROWS = ("metrics.jsonl", "samples.jsonl")
 CONFIG, PROVENANCE, STATES, LOCK = "config.yaml", "provenance.json", "checkpoints", ".lock"
 BEFORE_CONFIG = (LOCK, "log.txt")  # files that may exist before the run's config.yaml
 OF_EVERY_RUN = {"algo", "sync", "seed", "steps"}  # keys that every config.yaml has
-MAX_LISTED = 3  # files named in an error message
 
 
 class RunFolder:
@@ -96,27 +95,17 @@ class RunFolder:
         if not self.path.exists():
             return
         if not (self.path / CONFIG).exists():
-            self._refuse_foreign_files()
+            others = sorted(each for each in self.path.iterdir() if not _is_before_config(each))
+            if others:
+                raise UserError(
+                    f"run_dir={self.path}: holds {others[0].name} but no {CONFIG}; choose another "
+                    f"run_dir, or restore the {CONFIG} if it was lost"
+                )
             return
-        found = read_object(self.path / CONFIG)
-        if not found.keys() >= OF_EVERY_RUN:
-            raise UserError(
-                f"run_dir={self.path}: its {CONFIG} is not that of a run; choose another run_dir"
-            )
-        wanted = identity(config)
+        found, wanted = read_config(self.path), identity(config)
         if config.get("resplit"):
             wanted["ranks"] = found.get("ranks")
         refuse_other(identity(found), wanted, f"run_dir={self.path}: holds")
-
-    def _refuse_foreign_files(self) -> None:
-        """Raise UserError for a folder without config.yaml that holds files of something else."""
-        names = sorted(each.name for each in self.path.iterdir() if not _is_before_config(each))
-        if names:
-            shown = ", ".join(names[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
-            raise UserError(
-                f"run_dir={self.path}: holds {shown} but no {CONFIG}; choose another run_dir, or "
-                f"restore the {CONFIG} if it was lost"
-            )
 
     def start(self, config: dict[str, Any], now: dict[str, Any], remake: bool = False) -> None:
         """Lock the folder and set its status. Raises UserError if another process has the lock.

@@ -214,7 +214,7 @@ def test_other_policies_are_constants():
     assert (found.numpy() == worth(algorithm, batch)).all()
 
 
-@pytest.mark.parametrize("override", ["updates=ppo", "buffer.redraws=1", "reward=clipped"])
+@pytest.mark.parametrize("override", ["updates=ppo", "buffer.redraws=1", "reward=noise"])
 def test_run_configuration_is_refused(override):
     with pytest.raises(UserError, match=f"{override}: configures a run"):
         rec_experiments.algorithm("grpo", override)

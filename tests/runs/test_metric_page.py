@@ -1,13 +1,10 @@
-"""The page of metrics is made of the catalogue, and the catalogue is what runs log."""
-
-from pathlib import Path
+"""The catalogue of metrics is what runs log."""
 
 import pytest
 from conftest import SMALL, run
 
 from rec_experiments.runs import metrics
 
-DOCS = Path(__file__).parents[2] / "docs"
 KNOWN = {key for topic in metrics.catalogue().values() for key in topic}
 HINT = "describe new metrics in rec_experiments/runs/metrics.yaml"
 AT_LAG_0 = {"train/mismatch", "train/mismatch_max"}  # where no token is behind the trainer
@@ -16,12 +13,6 @@ IN_FLIGHT = {
     "train/token_age", "train/token_age_max", "train/several_versions", "train/late",
     "train/late_accuracy", "train/in_time_length",
 }  # fmt: skip
-
-
-def test_the_page_is_the_catalogue():
-    assert (DOCS / "metrics.md").read_text() == metrics.page(), (
-        "python -m rec_experiments.runs.metrics > docs/metrics.md writes it anew"
-    )
 
 
 @pytest.mark.parametrize("dataset", ["reduction", "calculator"])

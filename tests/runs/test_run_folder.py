@@ -103,7 +103,7 @@ def test_what_stands_in_a_folder_before_its_run_is_no_strangers(tmp_path, config
 def test_a_lost_configuration_lets_no_other_run_go_on(folder, config):
     folder.save_checkpoint(2, state(2))
     (folder.path / "config.yaml").unlink()
-    with pytest.raises(UserError, match=r"holds checkpoints, .* no config\.yaml; .* restore"):
+    with pytest.raises(UserError, match=r"holds checkpoints but no config\.yaml; .* restore"):
         RunFolder(folder.path).check(config)
 
 

@@ -19,8 +19,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import SMALL
-from kill_and_resume import differences
+from conftest import SMALL, assert_same_result
 from submitit.helpers import DelayedSubmission
 
 from rec_experiments import sweeps
@@ -293,7 +292,7 @@ def test_sigterm_saves_the_state_and_the_same_command_resumes(tmp_path):
     for name in ("stopped", "whole"):
         subprocess.run(command(name), check=True, stdout=subprocess.DEVNULL)
     assert stopped.status()["state"] == "done"
-    assert differences(stopped, whole) == []
+    assert_same_result(stopped, whole)
 
 
 STOPS = """
