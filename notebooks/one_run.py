@@ -67,10 +67,10 @@ def version_of(batch: int, interval: int, offset: int) -> int:
 # Rollouts ----------------------------------------------------------------------------------------
 
 
-def left_padded(rows: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Return tokens and attention mask, B × the longest row."""
+def left_padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Return tokens and attention mask, B × the longest row. Padding is never attended to."""
     width = max(map(len, rows))
-    tokens = torch.tensor([[pad_id] * (width - len(row)) + row for row in rows])
+    tokens = torch.tensor([[0] * (width - len(row)) + row for row in rows])
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
     return tokens, mask
 
@@ -94,7 +94,7 @@ def sample(
 
     A key names the uniform numbers of a response, so it is the same in any batch.
     """
-    tokens_BP, attention_BP = left_padded(prompts, chat.pad_id)
+    tokens_BP, attention_BP = left_padded(prompts)
     uniform_TB = torch.from_numpy(rng.uniforms(keys, limit))
     cache, position_BP = (
         DynamicCache(config=model.config),
@@ -120,9 +120,9 @@ def sample(
     return torch.stack(columns, 1), torch.stack(masks, 1)
 
 
-def logprobs(model: PreTrainedModel, pad_id: int, batch: Batch) -> Tensor:
+def logprobs(model: PreTrainedModel, batch: Batch) -> Tensor:
     """Return the log-probability of each response token under the model, B × T."""
-    tokens_BP, attention_BP = left_padded(batch.prompts, pad_id)
+    tokens_BP, attention_BP = left_padded(batch.prompts)
     tokens_BL = torch.cat([tokens_BP, batch.tokens_BT], dim=1)
     attention_BL = torch.cat([attention_BP, batch.mask_BT.long()], dim=1)
     position_BL = (attention_BL.cumsum(1) - 1).clamp(min=0)
@@ -150,7 +150,7 @@ def rollouts(
     ]
     batch = Batch(prompts, tokens_BT, mask_BT, torch.empty(0), torch.tensor(rewards))
     with torch.no_grad():
-        batch.logp_BT = logprobs(policy, chat.pad_id, batch)
+        batch.logp_BT = logprobs(policy, batch)
     return batch
 
 
@@ -240,7 +240,7 @@ def run(settings: Settings, warm_steps: int | None = None, **task_values: int) -
         sampler.load_state_dict(history[version])
         batch = rollouts(sampler, chat, task, *requests(step, train, settings))
         advantage_B = group_advantages(batch.rewards_B, settings.group_size)
-        logp_BT = logprobs(model, chat.pad_id, batch)
+        logp_BT = logprobs(model, batch)
         loss = rec_one_side(logp_BT, batch, advantage_B, settings.clip_low, settings.clip_high)
         optimizer.zero_grad()
         loss.backward()

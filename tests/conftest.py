@@ -192,7 +192,6 @@ def accumulate_gradient(
     rollouts: Rollouts,
     algorithm: Algorithm,
     *,
-    pad_id: int,
     temperature: float = 1.0,
     micro_batch_size: int | None = None,
     micro_batch_tokens: int | None = None,
@@ -213,7 +212,7 @@ def accumulate_gradient(
     index = index or StepIndex(batch=rollouts.index, epoch=0, mini_batch=0, step=rollouts.index)
     gradient = GradientPass(
         algorithm=algorithm,
-        forward=ForwardPass(pad_id=pad_id, temperature=temperature, compute_dtype=compute_dtype),
+        forward=ForwardPass(temperature=temperature, compute_dtype=compute_dtype),
         limits=Limits(sequences=micro_batch_size, tokens=micro_batch_tokens),
         others={} if reference is None else {"reference": reference},
         kl=reference is not None,
@@ -323,7 +322,7 @@ def mini_batch():
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
     rollouts = dataclasses.replace(rollouts, reward_B=(torch.arange(16) % 3).double())
-    return model.double(), rollouts, trainer.evaluator.chat.pad_id
+    return model.double(), rollouts
 
 
 def with_exact_norms(model: torch.nn.Module) -> torch.nn.Module:

@@ -60,7 +60,7 @@ def operations(responses: list[list[int]], group_size: int = 2) -> int:
     with FlopCounterMode(display=False) as counted:
         accumulate_gradient(
             model_of(), batch_of(responses, group_size),
-            experiment("algo=reinforce").algorithm(), pad_id=0,
+            experiment("algo=reinforce").algorithm(),
         )  # fmt: skip
     return counted.get_total_flops()
 

@@ -95,7 +95,7 @@ def score(batch: Batch, model: PreTrainedModel) -> Scores:
     for first in range(0, len(responses), size):
         rows = range(first, min(first + size, len(responses)))
         inputs = collate(
-            Sequences.of([batch.prompts[b] for b in rows], [responses[b] for b in rows]), 0
+            Sequences.of([batch.prompts[b] for b in rows], [responses[b] for b in rows])
         )
         logits_XTV = head_output(model, inputs).float()
         for row, logits_TV in zip(rows, logits_XTV, strict=True):

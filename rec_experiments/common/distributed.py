@@ -12,7 +12,7 @@ import functools
 import hashlib
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
@@ -82,20 +82,12 @@ class World:
     def parts(self, tree: Any) -> Any:
         """`part` of every tensor in nested dicts. Rows of a whole tensor are copied, since a file
         would hold all of the memory that they are a view of; tied weights stay tied."""
-        from torch import Tensor
-        from torch.utils._pytree import tree_map_only
-
-        copies: dict[Any, Tensor] = {}
-
-        def own(tensor: Tensor) -> Tensor:
-            part = self.part(tensor)
-            if self.size == 1 or is_split(tensor):
-                return part
-            if (memory := memory_of(part)) not in copies:
-                copies[memory] = part.clone()
-            return copies[memory]
-
-        return tree_map_only(Tensor, own, tree)
+        if self.size == 1:
+            return tree
+        return _copied(
+            tree,
+            lambda tensor: tensor.to_local() if is_split(tensor) else self.part(tensor).clone(),
+        )
 
     def joined(self, trees: Sequence[Any]) -> Any:
         """This rank's part of every tensor, given the parts of all ranks of any world.
@@ -323,18 +315,27 @@ def split_like(live: Tensor, rows: Any) -> Any:
 def copied_to_host(tree: Any) -> Any:
     """A copy of all tensors in nested dicts and lists: on the host, but of a tensor that is split
     among the ranks on its own device. Tied weights stay tied."""
+
+    def copy(tensor: Tensor) -> Tensor:
+        own = tensor.detach()
+        return own.clone() if is_split(own) else own.to(HOST, copy=True)
+
+    return _copied(tree, copy)
+
+
+def _copied(tree: Any, copy: Callable[[Tensor], Tensor]) -> Any:
+    """`copy` of every tensor in nested dicts and lists; tensors that share memory share a copy."""
     from torch import Tensor
     from torch.utils._pytree import tree_map_only
 
     copies: dict[Any, Tensor] = {}
 
-    def copied(tensor: Tensor) -> Tensor:
+    def once(tensor: Tensor) -> Tensor:
         if (memory := memory_of(tensor)) not in copies:
-            own = tensor.detach()
-            copies[memory] = own.clone() if is_split(own) else own.to(HOST, copy=True)
+            copies[memory] = copy(tensor)
         return copies[memory]
 
-    return tree_map_only(Tensor, copied, tree)
+    return tree_map_only(Tensor, once, tree)
 
 
 def memory_of(tensor: Tensor) -> tuple[Any, ...]:

@@ -184,7 +184,6 @@ def pass_memory(experiment: Experiment, shape: dict[str, Any], prompt_tokens: in
 def _measure(experiment: Experiment, shape: dict[str, Any], prompt_tokens: int) -> float:
     source: Any = experiment.model
     forward = ForwardPass(
-        pad_id=0,
         temperature=1.0,
         compute_dtype=compute_dtype(experiment),
         packed=source.packed,

@@ -216,13 +216,13 @@ class Batch(NamedTuple):
         return seen.flatten(0, 1)[self.keep_N]
 
 
-def collate(rows: Sequences, pad_id: int) -> Batch:
+def collate(rows: Sequences) -> Batch:
     """Prompts padded on the left and responses on the right, which start in the same column."""
     P, T = rows.prompt_BP.shape[1], rows.token_BT.shape[1]
     place_L = torch.arange(P + T)
     first_B1, end_B1 = (P - rows.prompt_length_B)[:, None], (P + rows.length_B)[:, None]
     attended_BL = (place_L >= first_B1) & (place_L < end_B1)
-    ids_BL = torch.cat([rows.prompt_BP, rows.token_BT], dim=1).where(attended_BL, pad_id)
+    ids_BL = torch.cat([rows.prompt_BP, rows.token_BT], dim=1)
     mask_BL = attended_BL[:, :-1].long()
     live_N = places(rows.live_BT)
     return Batch(
@@ -263,7 +263,7 @@ def packed(rows: Sequences) -> Batch:
     )
 
 
-def shared(rows: Sequences, pad_id: int) -> Batch:
+def shared(rows: Sequences) -> Batch:
     """A row of up to L tokens for each of G distinct prompts: the prompt and its responses, one
     after the other, padded on the right. The positions of a response are as if it directly followed
     the prompt. No prompt and no response may be empty."""
@@ -282,12 +282,12 @@ def shared(rows: Sequences, pad_id: int) -> Batch:
     before_B = read_B.cumsum(0) - read_B
     start_B = prompt_B + before_B - before_B[number_B == 1][row_B]
     G, L = len(members), int((start_B + read_B).max())
-    ids_GL = torch.full((G, L), pad_id)
-    position_GL, part_GL = torch.zeros(G, L, dtype=torch.long), torch.full((G, L), -1)
+    ids_GL, position_GL = torch.zeros(2, G, L, dtype=torch.long)
+    part_GL = torch.full((G, L), -1)
     first_G = order_B[number_B == 1]
     is_prompt_GL = torch.arange(L) < rows.prompt_length_B[first_G][:, None]
     width = min(L, rows.prompt_BP.shape[1] + T)
-    ids_GL[:, :width] = rows.whole_BL[first_G, :width].where(is_prompt_GL[:, :width], pad_id)
+    ids_GL[:, :width] = rows.whole_BL[first_G, :width] * is_prompt_GL[:, :width]
     position_GL[is_prompt_GL] = torch.arange(L).expand(G, L)[is_prompt_GL]
     part_GL[is_prompt_GL] = 0
     is_read_BT = place_T < read_B[:, None]

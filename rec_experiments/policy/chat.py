@@ -48,15 +48,12 @@ class ChatTemplate:
                 f"model.path={tokenizer.name_or_path}: has no end token, so no response would "
                 "end; put eos_token_id into generation_config.json of a local copy"
             )
-        # Padding is never attended to, so any id will do.
-        self.pad_id = tokenizer.pad_token_id
-        if self.pad_id is None:
-            self.pad_id = self.eos_ids[0]
         # Tokens that a response's text leaves out. Other special tokens stay: some tokenizers mark
         # <think>, <answer> or <tool_call> as special, and verifiers read them.
         self.unseen_ids = {*self.eos_ids, tokenizer.bos_token_id}
-        if _MARKED.search(tokenizer.decode([self.pad_id])):
-            self.unseen_ids.add(self.pad_id)
+        pad = tokenizer.pad_token
+        if pad and _MARKED.search(pad):
+            self.unseen_ids.add(tokenizer.pad_token_id)
         context: int | None = getattr(model.config, "max_position_embeddings", None)
         if context is None:
             raise UserError(

@@ -278,7 +278,6 @@ class ForwardPass:
     every head must be plain. fast_path: use `policy.tree` for models that it supports.
     """
 
-    pad_id: int
     temperature: float
     compute_dtype: torch.dtype
     packed: bool = False
@@ -320,11 +319,11 @@ class ForwardPass:
         if self.packed and all(map(has_plain_head, models)):
             return packed(rows)
         if self.shared:
-            return shared(rows, self.pad_id)
+            return shared(rows)
         low = self.compute_dtype != torch.float32
         if self.fast_path and not low and all(map(tree.supports, models)):
             return tree.TreeBatch.of(rows)
-        return collate(rows, self.pad_id)
+        return collate(rows)
 
 
 def frozen_copy(model: PreTrainedModel, compute_dtype: torch.dtype) -> PreTrainedModel:

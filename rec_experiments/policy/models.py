@@ -174,10 +174,18 @@ class Pretrained(Piece):
 
     def model(self) -> "PreTrainedModel":
         import torch
+        from transformers import AutoModelForCausalLM
 
         dtype = getattr(torch, self.dtype)
         try:
-            model = self._copied(dtype) if live.is_live(self.path) else self._loaded(dtype)
+            if live.is_live(self.path):
+                original, _ = live.find(self.path, "model.path")  # which stays as it is
+                model = copy.deepcopy(original).to(device="cpu", dtype=dtype)
+                model.set_attn_implementation(self.attention)
+            else:
+                model = self._load(
+                    AutoModelForCausalLM, dtype=dtype, attn_implementation=self.attention
+                )
         except ImportError as error:  # the package of an attention
             raise UserError(
                 f"model.attention={self.attention}: cannot be used here ({first_line(error)}); "
@@ -189,18 +197,6 @@ class Pretrained(Piece):
         self.check_family(model)
         if self.gradient_checkpointing:
             model.gradient_checkpointing_enable()
-        return model
-
-    def _loaded(self, dtype: Any) -> "PreTrainedModel":
-        from transformers import AutoModelForCausalLM
-
-        return self._load(AutoModelForCausalLM, dtype=dtype, attn_implementation=self.attention)
-
-    def _copied(self, dtype: Any) -> "PreTrainedModel":
-        """A copy of an object of this process, which itself stays as it is."""
-        original, _ = live.find(self.path, "model.path")
-        model = copy.deepcopy(original).to(device="cpu", dtype=dtype)
-        model.set_attn_implementation(self.attention)
         return model
 
     def check_family(self, model: "PreTrainedModel") -> None:

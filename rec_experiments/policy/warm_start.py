@@ -58,7 +58,7 @@ def load_warm_start(
         "dataset": {"class": type(task).__name__, **dataclasses.asdict(task)},
         "problems": problems,  # the file that they come from may change
     }
-    written = json.dumps(recipe, sort_keys=True, default=_fields)
+    written = json.dumps(recipe, sort_keys=True, default=dataclasses.asdict)
     digest = hashlib.sha256(written.encode()).hexdigest()
     file = cache_folder() / f"warm_start_{digest[:16]}.pt"
 
@@ -67,7 +67,7 @@ def load_warm_start(
         prompts = [chat.encode(problem.messages) for problem in problems]
         rows = [(prompts[i], *trajectory(task, chat, problems[i], turns)) for i, turns in shown]
         torch.set_num_threads(threads if isinstance(source, FineTuned) else 1)
-        warm_start(model, rows, chat.pad_id, plan, on_step)
+        warm_start(model, rows, plan, on_step)
         torch.set_num_threads(threads)
         buffer = io.BytesIO()
         torch.save(model.state_dict(), buffer)
@@ -96,10 +96,6 @@ def _beginning(
         "template": chat.tokenizer.chat_template,
         "warm_start": dataclasses.asdict(source.warm_start),
     }
-
-
-def _fields(problem: Problem) -> dict[str, Any]:
-    return {field.name: getattr(problem, field.name) for field in dataclasses.fields(problem)}
 
 
 def kept(file: Path, make: Callable[[], bytes], what: str, note: Callable[[str], None]) -> bytes:
@@ -148,7 +144,6 @@ def trajectory(
 def warm_start(
     model: nn.Module,
     rows: list[tuple[list[int], list[int], list[bool]]],
-    pad_id: int,
     plan: WarmStart,
     on_step: Callable[[int, int], None] = lambda step, total: None,
 ) -> None:
@@ -163,7 +158,7 @@ def warm_start(
             group["lr"] = plan.learning_rate * 0.5 * (1 + math.cos(math.pi * step / plan.steps))
         chunk = rows[step * plan.batch_size : (step + 1) * plan.batch_size]
         prompts, responses, masks = (list(column) for column in zip(*chunk, strict=True))
-        batch = collate(Sequences.of(prompts, responses), pad_id)
+        batch = collate(Sequences.of(prompts, responses))
         logp_BT = compute_logprobs(model, batch, temperature=1.0).logp_BT
         mask_BT = padded(masks, torch.bool)
         loss = -(logp_BT * mask_BT).sum() / mask_BT.sum()

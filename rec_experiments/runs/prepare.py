@@ -152,7 +152,7 @@ def assemble(experiment: Experiment, loaded: Loaded, world: World) -> Trainer:
     )
     gradient = GradientPass(
         algorithm=algorithm,
-        forward=forward_pass(experiment, chat.pad_id),
+        forward=forward_pass(experiment),
         limits=pass_limits(experiment),
         others=policies.models,
         proximal=policies.proximal,
@@ -298,15 +298,12 @@ def make_worker(experiment: Experiment, model: PreTrainedModel, chat: ChatTempla
     sampler = experiment.sampler.build(
         model if isinstance(experiment.sampler, Vllm) else merging,
         chat.eos_ids,
-        chat.pad_id,
         dataset.max_prompt_tokens,
         dataset.max_response_tokens,
     )
     recomputer = None
     if "sampler" in experiment.algorithm().needs.logps:
-        recomputer = LogprobRecomputer(
-            merging, forward_pass(experiment, chat.pad_id), pass_limits(experiment)
-        )
+        recomputer = LogprobRecomputer(merging, forward_pass(experiment), pass_limits(experiment))
     return LocalWorker(
         sampler,
         chat,
@@ -335,9 +332,8 @@ def compute_dtype(experiment: Experiment) -> torch.dtype:
     return dtype
 
 
-def forward_pass(experiment: Experiment, pad_id: int) -> ForwardPass:
+def forward_pass(experiment: Experiment) -> ForwardPass:
     return ForwardPass(
-        pad_id=pad_id,
         temperature=experiment.sampler.temperature,
         compute_dtype=compute_dtype(experiment),
         **layout(experiment),

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel
 
-from rec_experiments.common.batch import Responses, SampleKey
+from rec_experiments.common.batch import Responses, SampleKey, padded
 from rec_experiments.common.rng import uniforms
 from rec_experiments.policy import tree
 from rec_experiments.samplers.prefixes import Memory, Prefixes
@@ -29,14 +29,6 @@ CDF_UNIT = 2.0**44
 CACHE_AT_ONCE = 2**33
 # What is added to the logits after each of U sequences, U x V, given the sequences and V.
 LogitNoise = Callable[[list[list[int]], int], Tensor]
-
-
-def _left_pad(sequences: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Token ids and mask, both U x P."""
-    width = max(map(len, sequences))
-    ids = [[pad_id] * (width - len(row)) + row for row in sequences]
-    mask = [[0] * (width - len(row)) + [1] * len(row) for row in sequences]
-    return torch.tensor(ids), torch.tensor(mask)
 
 
 def _occurrences(numbers: list[int]) -> list[int]:
@@ -56,10 +48,9 @@ def _sequences(
 class NativeSampler:
     """Implements `protocols.InFlightSampler`. It takes over `model`: pass a copy.
 
-    eos_ids: each of them ends a response. pad_id: pads short prompts; any token or None will do.
-    max_rows: the most responses decoded at once, None for CACHE_AT_ONCE. perturb: changes the
-    weights of its argument in place, after each load; None for exactly those loaded. logit_noise:
-    is added to all logits; None for nothing.
+    eos_ids: each of them ends a response. max_rows: the most responses decoded at once, None for
+    CACHE_AT_ONCE. perturb: changes the weights of its argument in place, after each load; None for
+    exactly those loaded. logit_noise: is added to all logits; None for nothing.
     A prompt and its response must fit the model's context; the caller checks that.
     """
 
@@ -67,7 +58,6 @@ class NativeSampler:
         self,
         model: PreTrainedModel,
         eos_ids: list[int],
-        pad_id: int | None,
         max_response_tokens: int,
         max_rows: int | None,
         perturb: Callable[[PreTrainedModel], None] | None = None,
@@ -80,7 +70,6 @@ class NativeSampler:
         if model.dtype == torch.float32 and "flash" in model.config._attn_implementation:
             model.set_attn_implementation("sdpa")  # flash attention has no float32
         self.eos = torch.tensor(eos_ids, dtype=torch.long, device=model.device)
-        self.pad_id = 0 if pad_id is None else pad_id
         self.decoder = tree.decoder(model)
         self.accepts = inspect.signature(model.forward).parameters
         self.limit = max_response_tokens
@@ -218,7 +207,10 @@ class NativeSampler:
         """Logits after each of U sequences, U x V, and the sequences as prefixes, with room for
         `extra` more tokens. most: the most prefixes that they may become."""
         device = self.model.device
-        ids_UP, mask_UP = (x.to(device) for x in _left_pad(sequences, self.pad_id))
+        ids_UP, mask_UP = (
+            padded(rows, torch.long, left=True).to(device)
+            for rows in (sequences, [[1] * len(row) for row in sequences])
+        )
         cache = DynamicCache(config=self.model.config)
         position_UP = (mask_UP.cumsum(dim=1) - 1).clamp(min=0)
         logits_UV = self._forward(ids_UP, mask_UP, position_UP, cache)

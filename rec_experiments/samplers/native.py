@@ -38,7 +38,6 @@ class SamplerChoice(Protocol):
         self,
         model: "PreTrainedModel",
         eos_ids: list[int],
-        pad_id: int,
         max_prompt_tokens: int,
         max_response_tokens: int,
     ) -> Sampler: ...
@@ -73,7 +72,6 @@ class Native(Piece):
         self,
         model: "PreTrainedModel",
         eos_ids: list[int],
-        pad_id: int | None,
         max_prompt_tokens: int,
         max_response_tokens: int,
     ) -> "NativeSampler":
@@ -83,7 +81,6 @@ class Native(Piece):
         return NativeSampler(
             self.copied(model),
             eos_ids,
-            pad_id,
             max_response_tokens,
             self.max_rows,
             self.perturb,

@@ -27,18 +27,14 @@ from rec_experiments.samplers.native import Native
 # shares nothing.
 FOLDER = "REC_SHARED_DRAWS"
 
-DIGEST_BYTES = 16
-
 
 def among_jobs(config: object, sampler: Sampler) -> "SharedDraws | None":
     """The sampler with shared responses, if FOLDER is set and it is the native sampler itself, not
     a subclass, on a CPU, where models, digests and files are small."""
     folder = os.environ.get(FOLDER)
-    if not folder or type(config) is not Native or not isinstance(sampler, NativeSampler):
+    if not folder or type(config) is not Native or type(sampler) is not NativeSampler:
         return None
-    if type(sampler) is not NativeSampler or sampler.model.device.type != "cpu":
-        return None
-    return SharedDraws(sampler, Path(folder))
+    return SharedDraws(sampler, Path(folder)) if sampler.model.device.type == "cpu" else None
 
 
 class SharedDraws:
@@ -84,7 +80,6 @@ class SharedDraws:
             model.dtype,
             model.device,
             sampler.eos.tolist(),
-            sampler.pad_id,
             sampler.limit,
             sampler.max_rows,
             sampler.decoder is None,
@@ -94,7 +89,7 @@ class SharedDraws:
             draws,
             temperature,
         )
-        return hashlib.blake2b(repr(depends_on).encode(), digest_size=DIGEST_BYTES).hexdigest()
+        return hashlib.blake2b(repr(depends_on).encode(), digest_size=16).hexdigest()
 
 
 def _pack(responses: Responses) -> bytes:

@@ -87,7 +87,6 @@ class Vllm(Piece):
         self,
         model: PreTrainedModel,
         eos_ids: list[int],
-        pad_id: int | None,
         max_prompt_tokens: int,
         max_response_tokens: int,
     ) -> EngineSampler:

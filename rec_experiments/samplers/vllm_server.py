@@ -83,7 +83,6 @@ class VllmServer(Vllm):
         self,
         model: PreTrainedModel,
         eos_ids: list[int],
-        pad_id: int | None,
         max_prompt_tokens: int,
         max_response_tokens: int,
     ) -> ServerSampler:
@@ -109,12 +108,7 @@ class VllmServer(Vllm):
         environment = {**ENVIRONMENT, "VLLM_LOGGING_LEVEL": "WARNING", **os.environ}
         environment["VLLM_SERVER_DEV_MODE"] = "1"  # serves what a trainer needs
         del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
-        return [
-            sys.executable,
-            "-m",
-            ENTRY,
-            *words,
-        ], environment
+        return [sys.executable, "-m", ENTRY, *words], environment
 
 
 class ServerSampler(EngineSampler):

@@ -70,11 +70,10 @@ class TokenLog:
     def reduce(self) -> dict[str, float]:
         """Metrics of the mini-batch."""
         of = {name: torch.cat(values) for name, values in self.values.items()}
-        row = {
-            "train/loss": float(of["loss"].sum()),
-            **ratio_metrics(of["log_ratio"], of["kept"], of["sequence_log_ratio"]),
-            **clip_metrics(of["kept"], of["above"], of["positive"]),
-        }
+        row = {"train/loss": float(of["loss"].sum())}
+        if len(of["kept"]):
+            row |= ratio_metrics(of["log_ratio"], of["kept"], of["sequence_log_ratio"])
+            row |= clip_metrics(of["kept"], of["above"], of["positive"])
         for name in ("entropy", "kl", "kl_response"):
             if name in of:
                 row[f"train/{name}"] = float(of[name].double().mean())
@@ -91,8 +90,6 @@ def ratio_metrics(
     train/ess is (Σw)² / (B Σw²) over the sequences' ratios w: 1 on-policy, 1/B at worst.
     train/log_ratio_second_moment is the mean of (log ρ)², which M2PO bounds (arXiv 2510.01161).
     """
-    if not len(log_ratio_N):
-        return {}
     log_ratio_N = log_ratio_N.double()
     ratio_N = log_ratio_N.clamp(max=700.0).exp()  # exp(709) is the largest in float64
     points = quantiles(log_ratio_N, list(PERCENTILES.values()))
@@ -117,8 +114,6 @@ def clip_metrics(kept_N: Tensor, above_N: Tensor, positive_N: Tensor) -> dict[st
     above_N: the clip's ratio is above 1. positive_N: the advantage is above 0. Each pair of shares
     sums to train/clip_fraction.
     """
-    if not len(kept_N):
-        return {}
     shares = {
         "high": ~kept_N & above_N,
         "low": ~kept_N & ~above_N,

@@ -4,7 +4,7 @@ follow the trained one."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -96,13 +96,20 @@ class AdamW(Piece):
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         import torch
 
-        return torch.optim.AdamW(
-            [each for each in model.parameters() if each.requires_grad],
-            fused=True,  # other implementations make temporary copies and are slower on a CPU
+        # Other implementations make temporary copies and are slower on a CPU.
+        return self.built(torch.optim.AdamW, model, fused=True)
+
+    def built(self, kind: Any, model: nn.Module, **more: Any) -> torch.optim.Optimizer:
+        """An optimizer of this class for the parameters that are trained."""
+        trained = [each for each in model.parameters() if each.requires_grad]
+        optimizer: torch.optim.Optimizer = kind(
+            trained,
             lr=self.learning_rate,
-            betas=(self.betas[0], self.betas[1]),
+            betas=tuple(self.betas),
             weight_decay=self.weight_decay,
+            **more,
         )
+        return optimizer
 
     def rate(self, step: int) -> float:
         """Learning rate of gradient step number `step`, counted from 0."""
@@ -137,13 +144,7 @@ class AdamW8bit(AdamW):
         logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
         from bitsandbytes.optim import AdamW8bit as Quantized
 
-        optimizer: torch.optim.Optimizer = Quantized(
-            [each for each in model.parameters() if each.requires_grad],
-            lr=self.learning_rate,
-            betas=(self.betas[0], self.betas[1]),
-            weight_decay=self.weight_decay,
-        )
-        return optimizer
+        return self.built(Quantized, model)
 
     def describe(self) -> str:
         return f"{super().describe()}, moments of 8 bits"

@@ -64,7 +64,7 @@ class Lab:
         self.model.eval().requires_grad_(True)
 
     def forward(self, temperature: float = 1.0, dtype: torch.dtype = torch.float32) -> ForwardPass:
-        return ForwardPass(pad_id=0, temperature=temperature, compute_dtype=dtype)
+        return ForwardPass(temperature=temperature, compute_dtype=dtype)
 
     @torch.no_grad()
     def score(self, model: PreTrainedModel, batch: Columns, **how: Any) -> Tensor:

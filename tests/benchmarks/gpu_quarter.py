@@ -130,7 +130,7 @@ class Bench:
         gradient = GradientPass(
             algorithm=self.algorithm,
             forward=ForwardPass(
-                pad_id=0, temperature=1.0, compute_dtype=torch.bfloat16, packed=packed,
+                temperature=1.0, compute_dtype=torch.bfloat16, packed=packed,
                 shared=shared, fast_path=False,
             ),
             limits=Limits(
@@ -191,7 +191,7 @@ class Bench:
         model = copy.deepcopy(self.model).to(dtype)
         model.set_attn_implementation("sdpa")
         model.gradient_checkpointing_disable()
-        sampler = NativeSampler(model, [], 0, min(128, self.size.response), None)
+        sampler = NativeSampler(model, [], min(128, self.size.response), None)
         groups = range(self.size.prompts)
         prompts = [self.rollouts.prompt_BP[g * self.size.draws].tolist() for g in groups]
         draws = [[SampleKey(0, TRAIN, 0, g, k) for k in range(self.size.draws)] for g in groups]

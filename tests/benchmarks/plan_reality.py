@@ -74,7 +74,7 @@ def take_steps(experiment, model) -> float:
     """Two gradient steps of full micro-batches, with a reference where KL is measured. Returns the
     processor seconds of the second one."""
     forward = ForwardPass(
-        pad_id=0, temperature=1.0, compute_dtype=torch.float32, packed=experiment.model.packed,
+        temperature=1.0, compute_dtype=torch.float32, packed=experiment.model.packed,
         fast_path=False,
     )  # fmt: skip
     rows = passes.largest_pass(experiment, PROMPT_TOKENS)

@@ -45,7 +45,7 @@ def test_operations_are_those_of_the_code_that_trains():
     numbers = range(exp.batch_size * exp.group_size)
     rows = Sequences.of([[n // 4] * 48 for n in numbers], [[n] * 60 for n in numbers])
     forward = ForwardPass(
-        pad_id=0, temperature=1.0, compute_dtype=torch.float32, fast_path=False
+        temperature=1.0, compute_dtype=torch.float32, fast_path=False
     )  # fmt: skip
     batch = forward.layout([], rows)
     with FakeTensorMode(allow_non_fake_inputs=True):

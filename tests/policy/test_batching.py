@@ -61,7 +61,7 @@ def test_passes_of_ranks(rows, limits, ranks):
             size = len(p.sequences)
             assert p.blank or {needs[s.rows[0]] for s in p.sequences} == {p.needs_gradient}
             assert size <= (limits.sequences or math.inf)
-            batch = collate(tensors(p.sequences), 0)
+            batch = collate(tensors(p.sequences))
             with_last = batch.arguments["input_ids"].numel() + size
             assert with_last <= (limits.tokens or math.inf) or size == 1
         for one, two in itertools.pairwise(p for p in plan if not p.blank):
@@ -97,7 +97,7 @@ def test_shared_prompts(rows, limits, prompts, ranks):
         size, told = len(p.sequences), limits.computed(p.sequences)
         assert size <= (limits.sequences or math.inf)
         assert told <= (limits.tokens or math.inf) or size == 1
-        batch = shared(tensors(p.sequences), 0)
+        batch = shared(tensors(p.sequences))
         ids_GL = batch.arguments["input_ids"]
         assert len(ids_GL) == len({s.group for s in p.sequences})
         assert ids_GL.numel() <= told

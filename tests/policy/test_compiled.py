@@ -31,7 +31,7 @@ LAYOUTS = [{}, {"packed": True}, {"shared": True}]
 
 def loss_and_gradient(policy, rows, layout):
     policy.zero_grad()
-    forward = ForwardPass(pad_id=0, temperature=1.0, compute_dtype=torch.float32, **layout)
+    forward = ForwardPass(temperature=1.0, compute_dtype=torch.float32, **layout)
     scored = forward(policy, sequences_of(rows), chunked=True)
     loss = sum(
         (torch.linspace(-1, 2, len(row.response)) * scored.logp_BT[b, : len(row.response)]).sum()

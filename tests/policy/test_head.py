@@ -56,7 +56,7 @@ RESPONSES = [[20, 21, 22, 23, 24, 25, 26], [27], [28, 29, 30, 31]]
 
 
 def rows():
-    return collate(Sequences.of(PROMPTS, RESPONSES), pad_id=0)
+    return collate(Sequences.of(PROMPTS, RESPONSES))
 
 
 def live(batch):
@@ -297,7 +297,7 @@ def test_largest_tensor():
     vocabulary, tokens, chunk = 1009, 320, 40
     config = transformers.Qwen2Config(**{**STYLE, "vocab_size": vocabulary, "hidden_size": 8})
     model, reference = build(config), build(config, seed=1)
-    batch = collate(Sequences.of([[1, 2]] * 8, [list(range(40))] * 8), 0)
+    batch = collate(Sequences.of([[1, 2]] * 8, [list(range(40))] * 8))
     limit = chunk * vocabulary
     largest = {}
     for name, elements in {"plain": 10**9, "chunked": limit}.items():

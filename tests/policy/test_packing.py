@@ -43,7 +43,7 @@ def sequences(lengths):
 
 def forward(**layout):
     return ForwardPass(
-        pad_id=0, temperature=0.7, compute_dtype=torch.float32, **layout
+        temperature=0.7, compute_dtype=torch.float32, **layout
     )  # float32 leaves the weights' float64
 
 
@@ -87,7 +87,7 @@ def test_tokens_of_a_row(lengths):
     read = [token for s in rows for token in (s.prompt + s.response)[:-1]]
     assert batch.arguments["input_ids"][0].tolist() == read
     assert (batch.arguments["position_ids"][0] == 0).sum() == sum(s.length > 1 for s in rows)
-    padded = collate(sequences_of(rows), 0)
+    padded = collate(sequences_of(rows))
     assert torch.equal(batch.target_N, padded.target_N)
     assert torch.equal(batch.live_N, padded.live_N)
     assert tuple(batch.shape) == tuple(padded.shape)

@@ -75,13 +75,13 @@ def test_each_prompt_once(groups, order):
     forward(shared=True)(policy, sequences_of(rows))
     lengths = [length + sum(n - 1 for n in responses) for length, responses in groups]
     assert tuple(seen[0].shape) == (len(groups), max(lengths))
-    batch = shared(sequences_of(rows), 0)
+    batch = shared(sequences_of(rows))
     assert int((batch.part_GL >= 0).sum()) == sum(lengths)
 
 
 def test_attention_mask():
     """A prompt of two tokens, responses of two and of three; their last tokens are not read."""
-    batch = shared(Sequences.of([[5, 6], [5, 6], [7]], [[8, 9], [3, 4, 2], [1]]), 0)
+    batch = shared(Sequences.of([[5, 6], [5, 6], [7]], [[8, 9], [3, 4, 2], [1]]))
     mask_GLL = batch.inputs()["attention_mask"][:, 0].int().tolist()
     assert batch.arguments["input_ids"].tolist() == [[5, 6, 8, 3, 4], [7, 0, 0, 0, 0]]
     assert batch.arguments["position_ids"][0].tolist() == [0, 1, 2, 2, 3]

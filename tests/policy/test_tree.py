@@ -41,7 +41,7 @@ CONFIGS = {
         },
     ),
 }  # fmt: skip
-FORWARD = ForwardPass(pad_id=0, temperature=0.7, compute_dtype=torch.float32)
+FORWARD = ForwardPass(temperature=0.7, compute_dtype=torch.float32)
 TOKENS = st.integers(1, 3)  # few, so that rows begin alike and are equal
 ROWS = st.lists(
     st.tuples(st.lists(TOKENS, min_size=1, max_size=4), st.lists(TOKENS, min_size=1, max_size=6)),

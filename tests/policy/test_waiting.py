@@ -63,7 +63,7 @@ def test_dtype_of_products(tied):
     weights = lower.state_dict()
     low = {name for name, weight in weights.items() if weight.dtype == torch.bfloat16}
     assert low == {name for name in weights if "_proj.weight" in name}
-    forward = ForwardPass(pad_id=0, temperature=1.0, compute_dtype=torch.bfloat16)
+    forward = ForwardPass(temperature=1.0, compute_dtype=torch.bfloat16)
     rows = Sequences.of([[1, 2, 3], [6]], [[4, 5], [7, 8, 9]])
     one, other = forward(reference, rows).logp_BT, forward(lower, rows).logp_BT
     assert torch.equal(one, other)

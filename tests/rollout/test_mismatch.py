@@ -49,7 +49,7 @@ def drawn():
         reward_B=(torch.arange(len(rollouts)) % 3).double(),
         logps={"behavior": own_BT},
     )
-    return trainer.model.double(), rollouts, gap_BT, trainer.evaluator.chat.pad_id
+    return trainer.model.double(), rollouts, gap_BT
 
 
 def corrected(name, cap):
@@ -60,13 +60,12 @@ def corrected(name, cap):
 
 
 def gradient_of(drawn, cap, name="grpo", **changes):
-    model, rollouts, _, pad_id = drawn
+    model, rollouts, _ = drawn
     model = copy.deepcopy(model)
     log = accumulate_gradient(
         model,
         dataclasses.replace(rollouts, **changes),
         corrected(name, cap),
-        pad_id=pad_id,
         micro_batch_size=5,
     )
     return torch.cat([p.grad.flatten() for p in model.parameters()]), log.reduce()
@@ -93,11 +92,11 @@ def test_the_weight_in_closed_form():
 
 def test_the_gradient_of_a_batch_against_one_written_by_hand(drawn):
     """REINFORCE with importance weights: Σ A · ρ · min(e^gap, cap) · ∇log π / tokens."""
-    model, rollouts, _, pad_id = drawn
+    model, rollouts, _ = drawn
     ours, _ = gradient_of(drawn, 1.5, "rec_oneside_is")
     model, logp = copy.deepcopy(model), []
     for row in by_row(rollouts):
-        rows = collate(Sequences.of([row.prompt], [row.tokens]), pad_id)
+        rows = collate(Sequences.of([row.prompt], [row.tokens]))
         logp.append(compute_logprobs(model, rows, 1.0).logp_BT[0])
     x = o.rows_of(rollouts, logp)
     o.ppo(x, x.mean, weights=x.kappa.clamp(max=1.5)).backward()
@@ -108,7 +107,7 @@ def test_the_gradient_of_a_batch_against_one_written_by_hand(drawn):
 
 def test_the_ratio_does_not_see_the_sampler(drawn):
     """Ratio and clip metrics are those of a sampler without a gap; only the mismatch tells."""
-    _, rollouts, gap_BT, _ = drawn
+    _, rollouts, gap_BT = drawn
     exact_BT = rollouts.logps["behavior"]
     without, row = gradient_of(drawn, 2.0, logp_BT=exact_BT)
     with_gap, gap_row = gradient_of(drawn, 2.0)
@@ -150,8 +149,7 @@ def test_the_recomputed_are_those_of_the_version_that_drew_the_batch():
         feed.update_weights(step + 1, step + 1, trainer.model)
     stale = feed.get_batch(3)
     assert (stale.index, stale.version_BX.unique().tolist()) == (3, [2])
-    pad_id = trainer.evaluator.chat.pad_id
-    rows = collate(stale.sequences, pad_id)
+    rows = collate(stale.sequences)
     with torch.no_grad():
         expected = compute_logprobs(versions[2], rows, 1.0).logp_BT
     found = stale.logps["behavior"][stale.mask_BT]
@@ -160,10 +158,10 @@ def test_the_recomputed_are_those_of_the_version_that_drew_the_batch():
 
 def test_times_of_several_passes_add_up(drawn, monkeypatch):
     """Each version of a batch in flight is a pass; the clock of this test ticks in seconds."""
-    _, rollouts, _, pad_id = drawn
+    _, rollouts, _ = drawn
     ticks = iter([10.0, 13.0, 20.0, 24.0])
     monkeypatch.setattr(recompute.time, "perf_counter", lambda: next(ticks))
-    forward = ForwardPass(pad_id=pad_id, temperature=1.0, compute_dtype=torch.float32)
+    forward = ForwardPass(temperature=1.0, compute_dtype=torch.float32)
     again = recompute.LogprobRecomputer(
         prepare(experiment(*SMALL)).model, forward, Limits(sequences=None, tokens=None)
     )

@@ -39,7 +39,7 @@ from rec_experiments.rollout.reward import AsVerified
 from rec_experiments.rollout.worker import LocalWorker, RolloutRequest, Snapshot
 from rec_experiments.runs.prepare import prepare
 
-PAD, EOS = 0, 1
+EOS = 1
 
 
 def tiny():
@@ -88,7 +88,6 @@ def gradient_of(model, rollouts, *choices, reference=None, micro_batch_size=3):
         model,
         rollouts,
         rec_experiments.algorithm(*choices).parts,
-        pad_id=PAD,
         temperature=0.8,
         micro_batch_size=micro_batch_size,
         reference=reference,
@@ -162,7 +161,7 @@ def test_warm_start_of_the_policys_tokens():
     for said, written in (([9, 9, 9], False), ([4, 5, 6], False), ([4, 5, 6], True)):
         model = tiny()
         mask = [True, False, True] + [written] * 3
-        warm_start(model, [([7, 8], [10, 11, 12, *said], mask)] * 6, PAD, plan)
+        warm_start(model, [([7, 8], [10, 11, 12, *said], mask)] * 6, plan)
         starts.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert torch.equal(starts[0], starts[1])
     assert not torch.equal(starts[1], starts[2])

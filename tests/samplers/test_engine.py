@@ -58,7 +58,7 @@ def tiny(layers):
 
 
 def start(model):
-    experiment("sampler=vllm").sampler.build(model, [1], 0, 16, 8)
+    experiment("sampler=vllm").sampler.build(model, [1], 16, 8)
 
 
 def test_models_of_one_configuration_share_a_folder(started):

@@ -49,7 +49,7 @@ def model(request):
 
 
 def build(choice, model):
-    return choice.build(model, EOS, None, 8, LIMIT)
+    return choice.build(model, EOS, 8, LIMIT)
 
 
 def responses(sampler):

@@ -84,7 +84,7 @@ def build(name: str, seed: int = 0) -> PreTrainedModel:
 
 
 def sampler_of(model: PreTrainedModel, max_rows: int | None = None) -> NativeSampler:
-    return NativeSampler(copy.deepcopy(model), EOS, None, LIMIT, max_rows)
+    return NativeSampler(copy.deepcopy(model), EOS, LIMIT, max_rows)
 
 
 def flat(groups: list[list[Said]]) -> list[Said]:
@@ -205,9 +205,9 @@ def test_end_tokens(name):
     """With 6 end tokens of 61 most rows end early, at different lengths, and are dropped."""
     model = build(name)
     draws = [[SampleKey(0, TRAIN, 0, group, k) for k in range(20)] for group in range(len(PROMPTS))]
-    endless = sample(NativeSampler(copy.deepcopy(model), [], 0, LIMIT, None), PROMPTS, draws, 1.0)
+    endless = sample(NativeSampler(copy.deepcopy(model), [], LIMIT, None), PROMPTS, draws, 1.0)
     ends = list(range(20, 26))
-    stopped = sample(NativeSampler(copy.deepcopy(model), ends, 0, LIMIT, None), PROMPTS, draws, 1.0)
+    stopped = sample(NativeSampler(copy.deepcopy(model), ends, LIMIT, None), PROMPTS, draws, 1.0)
     for full, response in zip(flat(endless), flat(stopped), strict=True):
         assert len(full.tokens) == LIMIT
         assert not full.finished

@@ -27,7 +27,7 @@ from rec_experiments.samplers.decoding import NativeSampler
 from rec_experiments.samplers.native import Native
 from rec_experiments.samplers.shared import SharedDraws
 
-EOS, PAD, LIMIT, ROWS = [1, 2], 0, 14, 5
+EOS, LIMIT, ROWS = [1, 2], 14, 5
 PROMPTS = [list(range(3, 3 + n)) for n in (3, 7, 5)]
 DRAWS = [[SampleKey(0, TRAIN, 4, group, k) for k in range(3 + group)] for group in range(3)]
 CONFIG = {**SHAPE, "vocab_size": 61, "initializer_range": 0.15}
@@ -44,7 +44,7 @@ NATIVE = Native(temperature=1.0, eval_temperature=1.0, max_rows=ROWS, bundle_byt
 
 def sampler(model=MODEL, **other) -> NativeSampler:
     """One that counts the calls of `sample` in `calls`."""
-    given = {"eos_ids": EOS, "pad_id": PAD, "max_response_tokens": LIMIT, "max_rows": ROWS} | other
+    given = {"eos_ids": EOS, "max_response_tokens": LIMIT, "max_rows": ROWS} | other
     made = NativeSampler(copy.deepcopy(model), **given)
     made.calls, sample = 0, made.sample
 
@@ -205,5 +205,5 @@ def test_only_the_native_sampler(tmp_path, monkeypatch):
     monkeypatch.setenv(shared.FOLDER, str(tmp_path))
     assert isinstance(shared.among_jobs(NATIVE, sampler()), SharedDraws)
     assert shared.among_jobs(NATIVE, object()) is None
-    assert shared.among_jobs(NATIVE, Other(copy.deepcopy(MODEL), EOS, PAD, LIMIT, ROWS)) is None
+    assert shared.among_jobs(NATIVE, Other(copy.deepcopy(MODEL), EOS, LIMIT, ROWS)) is None
     assert shared.among_jobs(Derived(**dataclasses.asdict(NATIVE)), sampler()) is None

@@ -83,14 +83,14 @@ def build(seed: int = 0, tied: bool = True, heads: int = 2) -> Qwen2ForCausalLM:
 @contextlib.contextmanager
 def engine(model: Qwen2ForCausalLM, eos: list[int] = EOS, **options):
     """A sampler of its own; a process holds one engine at a time, so it is shut down after."""
-    sampler = Vllm(**{**OPTIONS, **options}).build(model, eos, None, LONGEST, LIMIT)
+    sampler = Vllm(**{**OPTIONS, **options}).build(model, eos, LONGEST, LIMIT)
     yield sampler
     sampler.engine.llm_engine.engine_core.shutdown()
 
 
 def native(model: Qwen2ForCausalLM, eos: list[int] = EOS):
     config = Native(temperature=1.0, eval_temperature=1.0, max_rows=None, bundle_bytes=0)
-    return config.build(model, eos, None, LONGEST, LIMIT)
+    return config.build(model, eos, LONGEST, LIMIT)
 
 
 @pytest.fixture(scope="module", params=["tied", "untied"])
@@ -119,7 +119,7 @@ def assert_scored_by(model, groups, temperature):
     """Each response has the log-probabilities of the trainer's forward pass."""
     for prompt, group in zip(PROMPTS, groups, strict=True):
         for response in group:
-            rows = collate(Sequences.of([prompt], [response.tokens]), 0)
+            rows = collate(Sequences.of([prompt], [response.tokens]))
             with torch.no_grad():
                 expected = compute_logprobs(model, rows, temperature).logp_BT[0]
             assert response.logp == pytest.approx(expected.tolist(), abs=1e-4)

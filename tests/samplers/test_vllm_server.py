@@ -94,7 +94,7 @@ def built(settings, tmp_path, *urls):
     values = {name: getattr(settings.sampler, name) for name in VllmServer.field_names()}
     own = VllmServer(**{**values, "url": list(urls), "folder": str(tmp_path), "timeout": 20})
     model = settings.model.model()
-    return model, own.build(model, [1], 0, settings.dataset.max_prompt_tokens, 4)
+    return model, own.build(model, [1], settings.dataset.max_prompt_tokens, 4)
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ def gradient_on(world, lengths, threshold, name):
     policy = world.split(model)
     with chunks_above(threshold * model.config.vocab_size):
         accumulate_gradient(
-            policy, rollouts_of(lengths), algorithm, pad_id=0, reference=reference, world=world
+            policy, rollouts_of(lengths), algorithm, reference=reference, world=world
         )
     return torch.cat([whole(p.grad).flatten() for p in policy.parameters()])
 

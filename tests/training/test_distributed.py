@@ -46,10 +46,10 @@ from rec_experiments.samplers.native import Native
 pytestmark = pytest.mark.usefixtures("padded_rows")  # which ranks that share a model have
 
 
-def scores_around_a_step(world, model, rollouts, pad_id):
+def scores_around_a_step(world, model, rollouts):
     """Log-probabilities before and after the parameters move, with no backward pass between."""
     model = world.split(copy.deepcopy(model))
-    rows = collate(rollouts.sequences, pad_id)
+    rows = collate(rollouts.sequences)
     parameters = list(model.parameters())  # as an optimizer holds them
     before = score_of(model, rows)
     with torch.no_grad():

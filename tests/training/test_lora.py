@@ -74,7 +74,7 @@ def moved(model):
 @pytest.mark.usefixtures("padded_rows")
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_the_gradient_is_that_of_all_weights_by_the_chain_rule(mini_batch, checkpointing):
-    model, rollouts, pad_id = mini_batch
+    model, rollouts = mini_batch
     plain = with_exact_norms(copy.deepcopy(model))
     if checkpointing:
         plain.gradient_checkpointing_enable()
@@ -84,7 +84,7 @@ def test_the_gradient_is_that_of_all_weights_by_the_chain_rule(mini_batch, check
     dense.load_state_dict(merged)
     grpo = rec_experiments.algorithm("grpo").parts
     for each in (policy, dense):
-        accumulate_gradient(each, rollouts, grpo, pad_id=pad_id, micro_batch_size=5)
+        accumulate_gradient(each, rollouts, grpo, micro_batch_size=5)
     found, layers = lora.trained(policy), dict(dense.named_parameters())
     assert {name.split(".")[-4] for name in found} == set(TARGETS)
     for name, up in found.items():

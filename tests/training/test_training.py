@@ -24,15 +24,15 @@ from rec_experiments.training import gradient as training
 from rec_experiments.training.trainer import measures_kl
 
 
-def gradient_of(model, rollouts, pad_id, algorithm="grpo"):
+def gradient_of(model, rollouts, algorithm="grpo"):
     model, parts = copy.deepcopy(model), rec_experiments.algorithm(algorithm).parts
-    log = accumulate_gradient(model, rollouts, parts, pad_id=pad_id)
+    log = accumulate_gradient(model, rollouts, parts)
     return torch.cat([p.grad.flatten() for p in model.parameters()]), log.reduce()
 
 
 @pytest.mark.parametrize("algorithm", ["reinforce", "grpo", "opmd", "red_drop"])
 def test_repeated_sequences_are_computed_once(mini_batch, algorithm, monkeypatch):
-    model, rollouts, pad_id = mini_batch
+    model, rollouts = mini_batch
     like = [0, 0, 0, 0, 4, 5, 5, 4, 8, 9, 10, 9, 12, 13, 14, 15]  # in groups of 4
     same = rollouts.rows(torch.tensor(like))
     repeated = dataclasses.replace(same, reward_B=rollouts.reward_B)
@@ -43,7 +43,7 @@ def test_repeated_sequences_are_computed_once(mini_batch, algorithm, monkeypatch
         return forward(self, model, rows, *options)
 
     monkeypatch.setattr(ForwardPass, "__call__", counted)
-    once, once_log = gradient_of(model, repeated, pad_id, algorithm)
+    once, once_log = gradient_of(model, repeated, algorithm)
     assert sum(computed) == len(set(like))
     monkeypatch.setattr(
         training,
@@ -53,7 +53,7 @@ def test_repeated_sequences_are_computed_once(mini_batch, algorithm, monkeypatch
             for i in range(16)
         ],
     )
-    apart, apart_log = gradient_of(model, repeated, pad_id, algorithm)
+    apart, apart_log = gradient_of(model, repeated, algorithm)
     # The library's norm rounds its gradient to float32, here of a sum, there of each summand.
     torch.testing.assert_close(once, apart, rtol=0, atol=1e-6 * float(apart.abs().max()))
     for name, value in apart_log.items():
@@ -118,9 +118,9 @@ def test_weights_that_draw_are_written_once(tmp_path):
 
 def test_zero_gradient_is_a_step(mini_batch):
     """Equal rewards: zero gradients, not absent ones, so that momentum goes on as it would."""
-    model, rollouts, pad_id = mini_batch
+    model, rollouts = mini_batch
     equal = dataclasses.replace(rollouts, reward_B=torch.full((16,), 0.9, dtype=torch.float64))
-    grad, _ = gradient_of(model, equal, pad_id)
+    grad, _ = gradient_of(model, equal)
     assert torch.equal(grad, torch.zeros_like(grad))
 
 
@@ -138,14 +138,14 @@ def test_kl_every(tmp_path, every):
 
 def test_unverified_responses_do_not_train(mini_batch):
     """The gradient is that of the others alone: in no baseline, no loss and no denominator."""
-    model, rollouts, pad_id = mini_batch
+    model, rollouts = mini_batch
     lost = torch.isin(torch.arange(16), torch.tensor([1, 6, 7]))
     rewards = torch.where(lost, 1e3, torch.arange(16) % 3).double()
     all_rows = dataclasses.replace(rollouts, reward_B=rewards, judged_B=~lost)
     others = all_rows.rows((~lost).nonzero()[:, 0])
     for algorithm in ("grpo", "opmd", "red_weight"):
-        ours, log = gradient_of(model, all_rows, pad_id, algorithm)
-        theirs, expected = gradient_of(model, others, pad_id, algorithm)
+        ours, log = gradient_of(model, all_rows, algorithm)
+        theirs, expected = gradient_of(model, others, algorithm)
         assert theirs.abs().max() > 1e-4
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-13)
         assert log["train/loss"] == pytest.approx(expected["train/loss"], rel=1e-9)

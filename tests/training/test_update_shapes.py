@@ -61,7 +61,7 @@ def exact_norm(self, hidden_states):
 @pytest.fixture(scope="module")
 def drawn():
     """A float64 model, off the policy that drew 16 responses in 4 groups; log-probabilities of
-    proximal and reference policies; the pad token."""
+    proximal and reference policies."""
     exp = experiment(*SMALL, "sync.interval=8")
     trainer = prepare(exp)
     feed = trainer.rollouts
@@ -79,26 +79,24 @@ def drawn():
         reward_B=torch.arange(len(rollouts)).double() % 3 / 2,
         logps={"proximal": proximal_BT.where(rollouts.live_BT, 0.0)},
     )
-    return model, rollouts, trainer.evaluator.chat.pad_id
+    return model, rollouts
 
 
-def logp_by_row(model, rollouts, pad_id) -> list[torch.Tensor]:
+def logp_by_row(model, rollouts) -> list[torch.Tensor]:
     """Each row through the model by itself."""
     return [
-        compute_logprobs(
-            model, collate(Sequences.of([row.prompt], [row.tokens]), pad_id), 1.0
-        ).logp_BT[0]
+        compute_logprobs(model, collate(Sequences.of([row.prompt], [row.tokens])), 1.0).logp_BT[0]
         for row in by_row(rollouts)
     ]
 
 
-def gradient_by_hand(model, rollouts, pad_id, objective) -> torch.Tensor:
-    loss = objective(o.rows_of(rollouts, logp_by_row(model, rollouts, pad_id)))
+def gradient_by_hand(model, rollouts, objective) -> torch.Tensor:
+    loss = objective(o.rows_of(rollouts, logp_by_row(model, rollouts)))
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*model.parameters()])])
 
 
 def gradient_on(
-    world, model, rollouts, pad_id, algorithm, size, proximal=None, reference=None, temperature=1.0
+    world, model, rollouts, algorithm, size, proximal=None, reference=None, temperature=1.0
 ):
     """The gradient as training computes it, and its metrics, on one rank or many."""
     Qwen2RMSNorm.forward, norm = exact_norm, Qwen2RMSNorm.forward
@@ -107,9 +105,7 @@ def gradient_on(
         others = {} if reference is None else {"reference": world.split(copy.deepcopy(reference))}
         gradient = GradientPass(
             algorithm=algorithm,
-            forward=ForwardPass(
-                pad_id=pad_id, temperature=temperature, compute_dtype=torch.float32
-            ),
+            forward=ForwardPass(temperature=temperature, compute_dtype=torch.float32),
             limits=Limits(sequences=size, tokens=None),
             others=others,
             proximal=proximal,
@@ -173,10 +169,10 @@ def with_all_policies(rollouts, computed: bool):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_gradient_of_any_split(preset, drawn, ranks):
     """Into micro-batches of 1, 3 and all; and over two ranks."""
-    model, rollouts, pad_id = drawn
+    model, rollouts = drawn
     algorithm = rec_experiments.algorithm(*preset.split())
     computed = isinstance(algorithm.proximal, Interpolated)
-    batch = model, with_all_policies(rollouts, computed), pad_id, algorithm.parts
+    batch = model, with_all_policies(rollouts, computed), algorithm.parts
     others = algorithm.proximal, scaled(model) if algorithm.parts.needs_reference else None
     expected, _ = gradient_on(ALONE, *batch, None, *others)
     largest = float(expected.abs().max())
@@ -189,9 +185,9 @@ def test_gradient_of_any_split(preset, drawn, ranks):
 
 @pytest.mark.parametrize(("rows", "size"), [([3], None), ([0, 5, 9, 13], 2)])
 def test_a_rank_without_rows(rows, size, drawn, ranks):
-    model, rollouts, pad_id = drawn
+    model, rollouts = drawn
     algorithm = rec_experiments.algorithm("asymre").parts
-    batch = model, rollouts.rows(torch.tensor(rows)), pad_id, algorithm, size, None, scaled(model)
+    batch = model, rollouts.rows(torch.tensor(rows)), algorithm, size, None, scaled(model)
     alone, row = gradient_on(ALONE, *batch)
     assert alone.abs().max() > 1e-4
     for together, its_row in ranks(gradient_on, *batch):
@@ -211,7 +207,7 @@ EXTRAS = {  # a regulariser, and what it adds to each token's loss
 def test_exact_entropy_and_kl(whole_batch, extra, drawn, monkeypatch):
     """By the library's own logits and autograd, row by row; and in any cut, in chunks or not."""
     monkeypatch.setattr(Qwen2RMSNorm, "forward", exact_norm)
-    policy, rollouts, pad_id = drawn
+    policy, rollouts = drawn
     reference = scaled(policy)
     model, rows = copy.deepcopy(policy), []
     for response in by_row(rollouts):
@@ -232,9 +228,7 @@ def test_exact_entropy_and_kl(whole_batch, extra, drawn, monkeypatch):
     algorithm = pieces.compose(**pieces.METHODS[name], regularizer=EXTRAS[extra][0])
     for size, chunk in ((1, 1000), (3, 1000), (None, 1000), (None, 7), (3, 5)):
         monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", chunk * model.config.vocab_size)
-        found, _ = gradient_on(
-            ALONE, policy, rollouts, pad_id, algorithm, size, None, reference, 0.7
-        )
+        found, _ = gradient_on(ALONE, policy, rollouts, algorithm, size, None, reference, 0.7)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10 * largest)
 
 
@@ -251,11 +245,11 @@ def test_batch_start_with_exact_kl(tmp_path, monkeypatch):
 
 def test_scores_leave_the_model_in_its_mode(drawn):
     """Scores are without dropout, and what is computed after them has it again."""
-    model, rollouts, pad_id = drawn
+    model, rollouts = drawn
     algorithm, modes = pieces.method("m2po"), []
     gradient = GradientPass(
         algorithm=algorithm,
-        forward=ForwardPass(pad_id=pad_id, temperature=1.0, compute_dtype=torch.float32),
+        forward=ForwardPass(temperature=1.0, compute_dtype=torch.float32),
         limits=Limits(sequences=None, tokens=None),
     )
     model = copy.deepcopy(model)
@@ -370,21 +364,21 @@ def shaped_run(name: str, folder, monkeypatch):
     return exp, trainer, start, given
 
 
-def run_by_hand(exp, model, given, objective, pad_id):
+def run_by_hand(exp, model, given, objective):
     """The weights after the same updates, and how each moving average ends."""
     average, proximal, rule = copy.deepcopy(model), {}, exp.proximal
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.01)
     for batch, index in given:
         if index.epoch == index.mini_batch == 0:
-            proximal = {id(batch): logp_by_row(model, batch, pad_id)}
+            proximal = {id(batch): logp_by_row(model, batch)}
         chosen = exp.updates.groups(index, batch.groups, exp.seed)
         rows = [row for row, group in enumerate(batch.group_B.tolist()) if group in chosen]
         mini = dataclasses.replace(batch, logps={}).rows(torch.tensor(rows))
-        x = o.rows_of(mini, logp_by_row(model, mini, pad_id))
+        x = o.rows_of(mini, logp_by_row(model, mini))
         if isinstance(rule, BatchStart):
             x.proximal = pad_sequence([proximal[id(batch)][row] for row in rows], batch_first=True)
         elif isinstance(rule, MovingAverage):
-            x.proximal = pad_sequence(logp_by_row(average, mini, pad_id), batch_first=True)
+            x.proximal = pad_sequence(logp_by_row(average, mini), batch_first=True)
         else:
             stale_B = index.step - mini.version_BX[:, 0]
             share_B1 = (stale_B - rule.lag).clamp(min=0)[:, None] / stale_B.clamp(min=1)[:, None]
@@ -406,7 +400,7 @@ def test_run_by_hand(name, tmp_path, monkeypatch):
     exp, trainer, model, given = shaped_run(name, tmp_path / "run", monkeypatch)
     before = [p.detach().clone() for p in model.parameters()]
     objective = OBJECTIVES[SHAPES[name][0]]
-    expected, average = run_by_hand(exp, model, given, objective, trainer.evaluator.chat.pad_id)
+    expected, average = run_by_hand(exp, model, given, objective)
     moved = 0.0
     trained = zip(trainer.model.parameters(), expected.parameters(), before, strict=True)
     for mine, theirs, old in trained:

@@ -20,8 +20,7 @@ def native(work: Work) -> Draw:
 
     tokenizer = AutoTokenizer.from_pretrained(work.model)
     model = AutoModelForCausalLM.from_pretrained(work.model)
-    eos, pad = [tokenizer.eos_token_id], tokenizer.pad_token_id
-    sampler = NativeSampler(model, eos, pad, work.limit, max_rows=None)
+    sampler = NativeSampler(model, [tokenizer.eos_token_id], work.limit, max_rows=None)
     batches = itertools.count()
 
     def draw(prompts: list[list[int]]) -> int:
