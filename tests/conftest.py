@@ -303,26 +303,18 @@ def padded_rows():
 
 @pytest.fixture(scope="module")
 def mini_batch():
-    """A float64 model, a batch of 16 responses of unlike lengths, and their algorithm inputs."""
-    from rec_experiments.rollout.manager import RolloutManager
-    from rec_experiments.rollout.replay import NoReplay
+    """A float64 model, and a batch of 16 responses of unlike lengths in 4 groups."""
     from rec_experiments.runs.prepare import prepare
 
-    exp = experiment(*SMALL, "algo=grpo")
-    trainer = prepare(exp)
+    trainer = prepare(experiment(*SMALL, "algo=grpo", "sync.interval=8"))
+    trainer.rollouts.update_weights(0, 0, trainer.model)
+    rollouts = trainer.rollouts.get_batch(0)
     model = trainer.model.double()
-    rollout_manager = RolloutManager(
-        worker=trainer.rollouts.worker, schedule=exp.sync, buffer=NoReplay(redraws=0), seed=0,
-        problems=trainer.rollouts.problems, batches=3, bundle=1, batch_size=4,
-        group_size=4, temperature=1.0, shuffle=True,
-    )  # fmt: skip
-    rollout_manager.update_weights(0, 0, model.float())
-    rollouts = rollout_manager.get_batch(0)
+    torch.manual_seed(0)
     with torch.no_grad():  # move off the policy that drew the batch, so that ratios matter
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
-    rollouts = dataclasses.replace(rollouts, reward_B=(torch.arange(16) % 3).double())
-    return model.double(), rollouts
+    return model, dataclasses.replace(rollouts, reward_B=torch.arange(16).double() % 3)
 
 
 def with_exact_norms(model: torch.nn.Module) -> torch.nn.Module:
@@ -331,6 +323,6 @@ def with_exact_norms(model: torch.nn.Module) -> torch.nn.Module:
         for child, norm in module.named_children():
             if "norm" in child:
                 exact = torch.nn.RMSNorm(norm.weight.shape, norm.variance_epsilon)
-                exact.weight = norm.weight
+                exact.weight, exact.variance_epsilon = norm.weight, norm.variance_epsilon
                 setattr(module, child, exact)
     return model

@@ -78,7 +78,7 @@ class OffPolicyBest(Piece):
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         worth_B1 = self.worth(batch)[:, None].to(batch.logp_BT.dtype)
-        return -(worth_B1 * batch.logp_BT).where(batch.mask_BT, 0.0)
+        return -batch.of_live_BT(worth_B1 * batch.logp_BT)
 
     def worth(self, batch: LossInput) -> Tensor:
         """c of each response; 0 for one without a live token."""

@@ -94,7 +94,7 @@ class Quadrants(RatioBounds):
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         sign_B1 = batch.advantage_B[:, None]
-        behavior_BT = batch.logps["behavior"].where(batch.mask_BT, 0.0).exp()
+        behavior_BT = batch.of_live_BT(batch.logps["behavior"]).exp()
         exempt_BT = (behavior_BT < self.rarest) | (behavior_BT >= _bound(self.commonest))
         successes_BT = two_side(log_ratio_BT, log_floor(self.fallen), log_ceiling(self.high))
         failures_BT = two_side(log_ratio_BT, log_floor(self.low), log_ceiling(self.risen))
@@ -164,7 +164,7 @@ class AroundProximal(RatioBounds):
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         proximal_BT = batch.logps["proximal"] - batch.logps["behavior"]
-        moved_BT = proximal_BT.where(batch.mask_BT, 0.0).expm1()  # ρ' − 1
+        moved_BT = batch.of_live_BT(proximal_BT).expm1()  # ρ' − 1
         floor = -math.inf if self.low is None else (moved_BT - self.low).clamp(min=-1.0).log1p()
         ceiling = math.inf if self.high is None else (moved_BT + self.high).log1p()
         return one_side(log_ratio_BT, batch, floor, ceiling)
@@ -184,16 +184,13 @@ class Divergence(Piece):
     delta_low: NonNegativeFloat | None
     delta_high: NonNegativeFloat | None
 
-    def distance(self, behavior_BT: Tensor, logp_BT: Tensor) -> Tensor:
-        """Between π_behavior and π_θ, given as log-probabilities; B x T, at least 0."""
+    def distance(self, batch: LossInput) -> Tensor:
+        """Between π_behavior and π_θ of each live token; B x T, at least 0, without gradient."""
         raise NotImplementedError
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         sign_B1, moved_BT = batch.advantage_B[:, None], batch.log_ratio_BT()
-        distance_BT = self.distance(
-            batch.logps["behavior"].where(batch.mask_BT, 0.0),
-            batch.logp_BT.detach().where(batch.mask_BT, 0.0),
-        )
+        distance_BT = self.distance(batch)
         above_BT = (sign_B1 > 0) & (moved_BT > 0) & ~(distance_BT <= _bound(self.delta_high))
         below_BT = (sign_B1 < 0) & (moved_BT < 0) & ~(distance_BT <= _bound(self.delta_low))
         return ~(above_BT | below_BT)
@@ -208,8 +205,8 @@ class TotalVariation(Divergence):
 
     measure = "|π_θ − π_behavior|"
 
-    def distance(self, behavior_BT: Tensor, logp_BT: Tensor) -> Tensor:
-        return (logp_BT.exp() - behavior_BT.exp()).abs()
+    def distance(self, batch: LossInput) -> Tensor:
+        return total_variation(batch)
 
 
 class BinaryKl(Divergence):
@@ -218,8 +215,9 @@ class BinaryKl(Divergence):
 
     measure = "KL(π_behavior ‖ π_θ) of token against rest"
 
-    def distance(self, behavior_BT: Tensor, logp_BT: Tensor) -> Tensor:
-        return binary_kl(behavior_BT, logp_BT)
+    def distance(self, batch: LossInput) -> Tensor:
+        policies = batch.logps["behavior"], batch.logp_BT.detach()
+        return binary_kl(*map(batch.of_live_BT, policies))
 
 
 class TwoSideVariation(Piece):
@@ -247,7 +245,7 @@ class Isometric(Piece):
     ceiling: Annotated[float, Field(ge=1)] | None
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        behavior_BT = batch.logps["behavior"].where(batch.mask_BT, 0.0)
+        behavior_BT = batch.of_live_BT(batch.logps["behavior"])
         rarity_BT = (-behavior_BT / 2).exp()  # 1/√π_behavior
         floor_BT = (1 - math.sqrt(self.delta_low) * rarity_BT).clamp(min=self.floor)
         ceiling_BT = 1 + math.sqrt(self.delta_high) * rarity_BT
@@ -268,8 +266,8 @@ def outward(log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
 
 def total_variation(batch: LossInput) -> Tensor:
     """|π_θ − π_behavior| of each live token, 0 elsewhere; B x T, without gradient."""
-    behavior_BT = batch.logps["behavior"].where(batch.mask_BT, 0.0)
-    logp_BT = batch.logp_BT.detach().where(batch.mask_BT, 0.0)
+    policies = batch.logp_BT.detach(), batch.logps["behavior"]
+    logp_BT, behavior_BT = map(batch.of_live_BT, policies)
     return (logp_BT.exp() - behavior_BT.exp()).abs()
 
 

@@ -55,7 +55,7 @@ class MismatchCorrection(Piece):
             raise ValueError(f"high={self.high}: must be at least {of_equal:g}, or null")
 
     def __call__(self, batch: LossInput) -> Tensor | None:
-        log_kappa_BT = log_mismatch(batch)
+        log_kappa_BT = batch.of_live_BT(batch.logps["behavior"] - batch.logps["sampler"])
         measure_BT = _measured(self.measure, log_kappa_BT, batch)
         inside_BT = measure_BT <= (math.inf if self.high is None else self._log(self.high))
         if self.low is not None:
@@ -99,18 +99,10 @@ def _measured(measure: str, log_kappa_BT: Tensor, batch: LossInput) -> Tensor:
         return log_kappa_BT
     if measure == "binary_kl":
         trainer_BT, sampler_BT = (
-            batch.logps[role].where(batch.mask_BT, 0.0) for role in ("behavior", "sampler")
+            batch.of_live_BT(batch.logps[role]) for role in ("behavior", "sampler")
         )
         return binary_kl(trainer_BT, sampler_BT).maximum(binary_kl(sampler_BT, trainer_BT))
     if measure == "k3":
         log_kappa_BT = log_kappa_BT.expm1() - log_kappa_BT
-    found_B1 = log_kappa_BT.sum(1, keepdim=True)
-    if measure != "product":
-        found_B1 = found_B1 / batch.mask_BT.sum(1, keepdim=True).clamp(min=1)
-    return found_B1.expand_as(log_kappa_BT)
-
-
-def log_mismatch(batch: LossInput) -> Tensor:
-    """log κ of each live token, 0 elsewhere."""
-    difference_BT = batch.logps["behavior"] - batch.logps["sampler"]
-    return difference_BT.where(batch.mask_BT, 0.0)
+    found_B = log_kappa_BT.sum(1) if measure == "product" else batch.mean_B(log_kappa_BT)
+    return found_B[:, None].expand_as(log_kappa_BT)

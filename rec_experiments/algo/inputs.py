@@ -131,10 +131,21 @@ class LossInput:
         """Gradient steps since the version that drew a token, X = T, or a row, X = 1."""
         return self.index.step - self.version_BX
 
+    def of_live_BT(self, values_BT: Tensor) -> Tensor:
+        """The values of live tokens; 0 elsewhere."""
+        return values_BT.where(self.mask_BT, 0.0)
+
+    def difference_BT(self, role: str = "behavior") -> Tensor:
+        """log π_θ − log π_role of live tokens, differentiable; 0 elsewhere."""
+        return self.of_live_BT(self.logp_BT - self.logps[role])
+
     def log_ratio_BT(self, role: str = "behavior") -> Tensor:
-        """log π_θ/π_role of live tokens, detached; 0 elsewhere."""
-        difference_BT = (self.logp_BT - self.logps[role]).detach()
-        return difference_BT.where(self.mask_BT, 0.0)
+        """The same, detached."""
+        return self.difference_BT(role).detach()
+
+    def mean_B(self, values_BT: Tensor) -> Tensor:
+        """The mean over the live tokens of each row, where `values_BT` is 0 elsewhere."""
+        return values_BT.sum(1) / self.mask_BT.sum(1).clamp(min=1)
 
 
 @dataclass(frozen=True, slots=True)

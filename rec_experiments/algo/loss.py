@@ -209,9 +209,7 @@ class SequenceRatio(Piece):
     formula = "s"
 
     def __call__(self, batch: LossInput) -> Tensor:
-        length_B1 = batch.mask_BT.sum(1, keepdim=True).clamp(min=1)
-        mean_B1 = batch.log_ratio_BT().sum(1, keepdim=True) / length_B1
-        return mean_B1 * batch.mask_BT
+        return batch.mean_B(batch.log_ratio_BT())[:, None] * batch.mask_BT
 
 
 class ProximalRatio(Piece):

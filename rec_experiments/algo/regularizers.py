@@ -25,7 +25,7 @@ class SequenceSquare(Piece):
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         mask_BT = batch.mask_BT
-        drift_B = _live_difference(batch).sum(1)
+        drift_B = batch.difference_BT().sum(1)
         length_B = mask_BT.sum(1).clamp(min=1)
         return (self.tau / 2 * drift_B**2 / length_B)[:, None] * mask_BT
 
@@ -38,7 +38,7 @@ class TokenSquare(Piece):
     tau: NonNegativeFloat
 
     def __call__(self, batch: LossInput) -> Tensor | None:
-        return self.tau * _live_difference(batch) ** 2
+        return self.tau * batch.difference_BT() ** 2
 
 
 class ReferencePenalty(Piece):
@@ -53,7 +53,7 @@ class ReferencePenalty(Piece):
         raise NotImplementedError
 
     def __call__(self, batch: LossInput) -> Tensor | None:
-        return self.beta * self.estimate(_live_difference(batch, "reference"))
+        return self.beta * self.estimate(batch.difference_BT("reference"))
 
 
 class K1(ReferencePenalty):
@@ -95,8 +95,8 @@ class UnbiasedKl(ReferencePenalty):
     formula = "{beta:g} · ρ (π_ref/π_θ − 1 + log π_θ/π_ref) per token (unbiased)"
 
     def __call__(self, batch: LossInput) -> Tensor:
-        log_ratio_BT = _live_difference(batch).clamp(max=MAX_LOG_WEIGHT)
-        from_reference_BT = _live_difference(batch, "reference")
+        log_ratio_BT = batch.difference_BT().clamp(max=MAX_LOG_WEIGHT)
+        from_reference_BT = batch.difference_BT("reference")
         # ρ q = π_ref/π_behavior does not depend on π_θ.
         constant_BT = (log_ratio_BT - from_reference_BT).detach().clamp(max=MAX_LOG_WEIGHT).exp()
         return self.beta * (constant_BT + log_ratio_BT.exp() * (from_reference_BT - 1))
@@ -122,10 +122,10 @@ class Distillation(UnbiasedKl):
     def __call__(self, batch: LossInput) -> Tensor:
         divergence_BT = super().__call__(batch)
         if self.fall is not None:
-            behavior_BT = batch.logps["behavior"].where(batch.mask_BT, 0.0)
+            behavior_BT = batch.of_live_BT(batch.logps["behavior"])
             fallen_BT = behavior_BT.exp() - batch.logp_BT.detach().exp() > self.fall
             divergence_BT = divergence_BT.where(~fallen_BT, 0.0)
-        return divergence_BT + self.tau * _live_difference(batch) ** 2
+        return divergence_BT + self.tau * batch.difference_BT() ** 2
 
 
 class ExactKl(Piece):
@@ -137,7 +137,7 @@ class ExactKl(Piece):
     beta: NonNegativeFloat
 
     def __call__(self, batch: LossInput) -> Tensor | None:
-        return (self.beta * batch.dense["kl"]).where(batch.mask_BT, 0.0)
+        return batch.of_live_BT(self.beta * batch.dense["kl"])
 
 
 class PairSquare(Piece):
@@ -159,7 +159,7 @@ class PairSquare(Piece):
     def __call__(self, batch: LossInput) -> Tensor | None:
         mask_BT = batch.mask_BT
         count_B = group_size(batch.groups_B).to(batch.logp_BT.dtype)
-        drift_B = _live_difference(batch, "reference").sum(1)
+        drift_B = batch.difference_BT("reference").sum(1)
         mean_B = group_sum(drift_B, batch.groups_B) / count_B
         share_B = count_B / (count_B - 1).clamp(min=1) * drift_B * (drift_B - mean_B)
         length_B = mask_BT.sum(1).clamp(min=1)
@@ -182,7 +182,7 @@ class RewardsAsLabels(Piece):
 
     def __call__(self, batch: LossInput) -> Tensor | None:
         length_B, groups_B = batch.mask_BT.sum(1), batch.groups_B
-        logit_B = _live_difference(batch).sum(1) / length_B.clamp(min=1) / self.tau
+        logit_B = batch.mean_B(batch.difference_BT()) / self.tau
         good_B = (batch.advantage_B > 0) & (length_B > 0)
         bad_B = (batch.advantage_B <= 0) & (length_B > 0)
         loss_B = _log_1_plus_sum_exp(-logit_B, good_B, groups_B) + _log_1_plus_sum_exp(
@@ -197,9 +197,3 @@ def _log_1_plus_sum_exp(values_B: Tensor, chosen_B: Tensor, groups_B: Tensor) ->
     values_B = values_B.where(chosen_B, -math.inf)
     top_B = group_max(values_B.detach(), groups_B).clamp(min=0.0)
     return top_B + ((-top_B).exp() + group_sum((values_B - top_B).exp(), groups_B)).log()
-
-
-def _live_difference(batch: LossInput, role: str = "behavior") -> Tensor:
-    """log π_θ − log π_role of live tokens, differentiable; 0 elsewhere."""
-    difference_BT = batch.logp_BT - batch.logps[role]
-    return difference_BT.where(batch.mask_BT, 0.0)

@@ -24,7 +24,7 @@ class NegativesNearBehavior(OneSide):
         kept_BT = super().__call__(log_ratio_BT, batch)
         if self.drift is None:
             return kept_BT
-        far_B = _mean(-batch.log_ratio_BT(), batch) > self.drift
+        far_B = batch.mean_B(-batch.log_ratio_BT()) > self.drift
         return kept_BT & ~(far_B & (batch.advantage_B < 0))[:, None]
 
     def describe(self, ratio: str) -> str:
@@ -65,7 +65,7 @@ class MeanVariation(Piece):
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
         bound = math.inf if self.bound is None else self.bound
-        far_B = _mean(batch.log_ratio_BT().expm1().abs(), batch) > bound
+        far_B = batch.mean_B(batch.log_ratio_BT().expm1().abs()) > bound
         return ~(outward(batch.log_ratio_BT(), batch) & far_B[:, None])
 
     def describe(self, ratio: str) -> str:
@@ -123,11 +123,6 @@ class Veto(OneSide):
     def describe(self, ratio: str) -> str:
         after = f"the first token with ρ < {self.trigger:g}"
         return f"{super().describe(ratio)}; where A < 0 drops what follows {after}"
-
-
-def _mean(values_BT: Tensor, batch: LossInput) -> Tensor:
-    """Over the live tokens of each response; values are 0 elsewhere."""
-    return values_BT.sum(1) / batch.mask_BT.sum(1).clamp(min=1)
 
 
 def _before(values_BT: Tensor) -> Tensor:

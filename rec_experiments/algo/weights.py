@@ -139,13 +139,12 @@ class GeometricMean(Piece):
     log_high: NonNegativeFloat | None
 
     def __call__(self, log_ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        sign_B1, mask_BT = batch.advantage_B[:, None], batch.mask_BT
+        sign_B1 = batch.advantage_B[:, None]
         low = math.inf if self.log_low is None else self.log_low
         high = math.inf if self.log_high is None else self.log_high
         below_BT, above_BT = log_ratio_BT.clamp(max=high), log_ratio_BT.clamp(min=-low)
         cut_BT = below_BT.where(sign_B1 > 0, above_BT.where(sign_B1 < 0, log_ratio_BT))
-        length_B1 = mask_BT.sum(1, keepdim=True).clamp(min=1)
-        mean_B1 = cut_BT.where(mask_BT, 0.0).sum(1, keepdim=True) / length_B1
+        mean_B1 = batch.mean_B(batch.of_live_BT(cut_BT))[:, None]
         return mean_B1.clamp(max=MAX_LOG_WEIGHT).exp().expand_as(log_ratio_BT)
 
 
@@ -227,7 +226,7 @@ class SoftVariation(SoftRatio):
     formula = "ρ·(1 − sign(A)·(π_θ − π_behavior)/{epsilon:g})"
 
     def moved(self, ratio_BT: Tensor, batch: LossInput) -> Tensor:
-        behavior_BT = batch.logps["behavior"].where(batch.mask_BT, 0.0)
+        behavior_BT = batch.of_live_BT(batch.logps["behavior"])
         return behavior_BT.exp() * super().moved(ratio_BT, batch)
 
 

@@ -16,7 +16,7 @@ def compile_layers(model: nn.Module) -> None:
     """
     device = next(model.parameters()).device
     try:
-        torch.compile(_probe)(torch.ones(2, device=device))
+        torch.compile(lambda x: x.sin() + 1)(torch.ones(2, device=device))
     except (torch._dynamo.exc.TorchDynamoException, RuntimeError) as error:
         raise UserError(
             f"model.compile_layers=true: cannot compile here ({first_line(error)}); install a C++ "
@@ -24,7 +24,3 @@ def compile_layers(model: nn.Module) -> None:
         ) from error
     for layer in decoder_layers(model):
         layer.forward = torch.compile(layer.forward, dynamic=True)
-
-
-def _probe(x: torch.Tensor) -> torch.Tensor:
-    return x.sin() + 1

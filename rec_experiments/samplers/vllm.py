@@ -22,7 +22,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, PositiveInt
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 LEAST_TEMPERATURE = 0.01  # vLLM silently raises a smaller one to this
-# vLLM reads these at import. An engine in this process takes tensors without copies. Its log lines
+# An engine in this process takes tensors without copies. Its log lines
 # would bury the run's own; set VLLM_LOGGING_LEVEL to see them.
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -210,11 +209,12 @@ class VllmSampler(EngineSampler):
         max_response_tokens: int,
     ) -> None:
         super().__init__(eos_ids, max_prompt_tokens, max_response_tokens)
-        self.vllm = vllm = _import_vllm()
+        os.environ.update({**ENVIRONMENT, **os.environ})  # vLLM reads them at import
         import torch
+        import vllm
         from vllm.platforms import current_platform
 
-        self.names = set(model.state_dict())
+        self.vllm, self.names = vllm, set(model.state_dict())
         self.dtype = getattr(torch, config.dtype) if config.dtype else model.dtype
         self.sleeps, self.asleep = config.sleep, False
         if current_platform.is_cuda():
@@ -337,13 +337,6 @@ def check_ranks(ranks: int) -> None:
             f"sampler=vllm: with ranks={ranks} every engine would start on the first GPU; "
             "pipeline=overlap gives each a GPU of its own, as gpus=8x80gb does"
         )
-
-
-def _import_vllm() -> ModuleType:
-    os.environ.update({**ENVIRONMENT, **os.environ})
-    import vllm
-
-    return vllm
 
 
 def saved_config(model: PreTrainedModel) -> Path:

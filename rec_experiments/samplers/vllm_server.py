@@ -91,6 +91,8 @@ class VllmServer(Vllm):
 
     def command(self, model: PreTrainedModel, longest: int) -> tuple[list[str], dict[str, str]]:
         """The command that starts the server of the first url, and its environment."""
+        import torch
+
         host, port = address(self.urls[0])
         arguments = {
             **engine_arguments(self, model, longest),
@@ -102,7 +104,7 @@ class VllmServer(Vllm):
             "tokens_only": True,
             "disable_uvicorn_access_log": True,
             # On a CPU a seeded request fails if its prompt is computed in chunks.
-            "enable_chunked_prefill": _has_cuda(),
+            "enable_chunked_prefill": torch.cuda.is_available(),
         }
         words = [word for name, value in arguments.items() for word in _flag(name, value)]
         environment = {**ENVIRONMENT, "VLLM_LOGGING_LEVEL": "WARNING", **os.environ}
@@ -373,12 +375,6 @@ def _flag(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
     return [f"--{flag}", str(value)]
-
-
-def _has_cuda() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

@@ -169,7 +169,9 @@ class GradientPass:
             scored = self._score(model, part, batch, self.others, dense).rows(place_B)
             loss_input = batch.input(index_B, scored, self.proximal, dense)
             if part.blank:
-                loss_input = _without_live_tokens(loss_input)
+                none_BT = torch.zeros_like(loss_input.mask_BT)
+                advantages = replace(loss_input.advantages, mask_BT=none_BT)
+                loss_input = replace(loss_input, advantages=advantages)
             out = self.algorithm.loss(loss_input)
         if part.needs_gradient:
             out.loss.backward()
@@ -266,11 +268,6 @@ def _on(device: torch.device, part: Pass) -> tuple[Tensor, Tensor]:
     """The rows that a pass computes, and the place of each one's sequence in the pass."""
     index_B, place_B = rows_and_places(part.sequences)
     return index_B.to(device), place_B.to(device)
-
-
-def _without_live_tokens(batch: LossInput) -> LossInput:
-    advantages = replace(batch.advantages, mask_BT=torch.zeros_like(batch.mask_BT))
-    return replace(batch, advantages=advantages)
 
 
 def _log(

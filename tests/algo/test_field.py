@@ -448,7 +448,7 @@ def test_divergence_at_its_bound(kind, sign):
     column, batch = piece_input([math.log(0.5)], advantage=sign)
     behavior = torch.full_like(column, math.log(0.5 - sign * 0.2))
     batch = dataclasses.replace(batch, logps={"behavior": behavior})
-    distance = float(kind(delta_low=1, delta_high=1).distance(behavior, column))
+    distance = float(kind(delta_low=1, delta_high=1).distance(batch))
     for bound, keeps in zip(around(distance), [False, True, True], strict=True):
         low, high = (0.9, bound) if sign > 0 else (bound, 5.0)
         assert bool(kind(delta_low=low, delta_high=high)(column - behavior, batch)) == keeps

@@ -115,16 +115,7 @@ def test_rewards_or_advantages():
         composed("grpo", "truncation=penalise")(**call, advantages=torch.ones(13))
 
 
-@pytest.mark.parametrize("preset", ["reinforce", "red_weight", "pairwise", "dr_grpo"])
-def test_given_advantages(preset):
-    batch, algorithm = drawn(0, "far"), composed(preset)
-    piece = algorithm.parts.advantage
-    own = piece(torch.from_numpy(batch.rewards), torch.from_numpy(batch.groups))
-    given = worth(algorithm, batch, rewards=None, advantages=own)
-    assert (given == worth(algorithm, batch)).all()
-
-
-@pytest.mark.parametrize("preset", ["grpo", "opo", "max_at_k"])
+@pytest.mark.parametrize("preset", ["grpo", "opo", "max_at_k", "red_weight"])
 def test_own_advantages_may_be_given_back(preset):
     batch, algorithm = drawn(0, "far"), composed(preset)
     rewards, groups, mask = map(torch.from_numpy, (batch.rewards, batch.groups, batch.mask))

@@ -12,7 +12,7 @@ import copy
 import pytest
 import torch
 import transformers
-from conftest import Row, sequences_of
+from conftest import Row, sequences_of, with_exact_norms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_shared_prompts import LARGER, assert_close, loss_and_gradient, rows_and_names, saved
@@ -64,14 +64,7 @@ def sequences(rows):
 
 def in_float64(config, seed):
     """With norms in float64, as the tree's are. Those of the library are in float32."""
-    model = build(config, seed, torch.float64)
-    for module in list(model.modules()):
-        for child, norm in module.named_children():
-            if "norm" in child:
-                mended = torch.nn.RMSNorm(norm.weight.shape, norm.variance_epsilon)
-                mended.weight, mended.variance_epsilon = norm.weight, norm.variance_epsilon
-                setattr(module, child, mended)
-    return model
+    return with_exact_norms(build(config, seed, torch.float64))
 
 
 @pytest.mark.parametrize("short", [64, 0])  # attention by plain products, and torch's own

@@ -59,27 +59,13 @@ def exact_norm(self, hidden_states):
 
 
 @pytest.fixture(scope="module")
-def drawn():
-    """A float64 model, off the policy that drew 16 responses in 4 groups; log-probabilities of
-    proximal and reference policies."""
-    exp = experiment(*SMALL, "sync.interval=8")
-    trainer = prepare(exp)
-    feed = trainer.rollouts
-    feed.update_weights(0, 0, trainer.model)
-    rollouts = feed.get_batch(0)
-    model = trainer.model.double()
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.02 * torch.randn_like(parameter))
+def drawn(mini_batch):
+    """The same with log-probabilities of a proximal policy."""
+    model, rollouts = mini_batch
     rng = np.random.default_rng(0)
     proximal_BT = rollouts.logp_BT + 0.1 * torch.from_numpy(rng.normal(size=rollouts.mask_BT.shape))
-    rollouts = dataclasses.replace(
-        rollouts,
-        reward_B=torch.arange(len(rollouts)).double() % 3 / 2,
-        logps={"proximal": proximal_BT.where(rollouts.live_BT, 0.0)},
-    )
-    return model, rollouts
+    proximal_BT = proximal_BT.where(rollouts.live_BT, 0.0)
+    return model, dataclasses.replace(rollouts, logps={"proximal": proximal_BT})
 
 
 def logp_by_row(model, rollouts) -> list[torch.Tensor]:
