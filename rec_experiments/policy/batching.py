@@ -146,14 +146,8 @@ def rows_of(sequences: list[TokenSequence], limits: Limits) -> list[list[TokenSe
     one prompt as the limits admit."""
     if not limits.shared:
         return [[sequence] for sequence in sequences]
-    rows: list[list[TokenSequence]] = []
-    for same in by_prompt(sequences):
-        row: list[TokenSequence] = []
-        for sequence in same:
-            if not row or not limits.admit([*row, sequence]):
-                rows.append(row := [])
-            row.append(sequence)
-    return rows
+    groups = ([[sequence] for sequence in same] for same in by_prompt(sequences))
+    return [row for singles in groups for row in _filled(singles, limits)]
 
 
 def deal(rows: list[T], ranks: int) -> list[list[T]]:
@@ -166,14 +160,19 @@ def micro_batches(sequences: list[TokenSequence], limits: Limits) -> Iterator[li
 
     Sorting the sequences by length saves padding.
     """
-    part: list[TokenSequence] = []
-    for row in rows_of(sequences, limits):
-        if part and not limits.admit([*part, *row]):
-            yield part
-            part = []
-        part += row
-    if part:
-        yield part
+    return _filled(rows_of(sequences, limits), limits)
+
+
+def _filled(parts: list[list[TokenSequence]], limits: Limits) -> Iterator[list[TokenSequence]]:
+    """As many consecutive parts together as the limits admit, but at least one."""
+    whole: list[TokenSequence] = []
+    for part in parts:
+        if whole and not limits.admit([*whole, *part]):
+            yield whole
+            whole = []
+        whole += part
+    if whole:
+        yield whole
 
 
 # How the sequences of a micro-batch are laid out -----------------------------------------------

@@ -94,7 +94,10 @@ class Vllm(Piece):
         Raises UserError if vLLM is not installed, or refuses the model or the machine.
         """
         self.check()
-        return VllmSampler(self, model, eos_ids, max_prompt_tokens, max_response_tokens)
+        return self.started(model, eos_ids, max_prompt_tokens, max_response_tokens)
+
+    def started(self, *given: Any) -> EngineSampler:
+        return VllmSampler(self, *given)
 
 
 Written = tuple[list[int], list[float]]  # tokens and their log-probabilities

@@ -79,15 +79,9 @@ class VllmServer(Vllm):
     def check(self) -> None:
         """The servers are asked when the model is there to compare with."""
 
-    def build(
-        self,
-        model: PreTrainedModel,
-        eos_ids: list[int],
-        max_prompt_tokens: int,
-        max_response_tokens: int,
-    ) -> ServerSampler:
+    def started(self, *given: Any) -> ServerSampler:
         """Raises UserError if a server does not answer, or serves something else."""
-        return ServerSampler(self, model, eos_ids, max_prompt_tokens, max_response_tokens)
+        return ServerSampler(self, *given)
 
     def command(self, model: PreTrainedModel, longest: int) -> tuple[list[str], dict[str, str]]:
         """The command that starts the server of the first url, and its environment."""

@@ -26,7 +26,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, command, experiment, run, sample
+from conftest import SMALL, command, experiment, run, sample, timeless
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from rec_experiments.common.batch import Responses, Rollouts, SampleKey, Sequences
@@ -277,10 +277,7 @@ RUN = (
 
 
 def rows_of(folder):
-    """metrics.jsonl without what a clock measured."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
-    timed = ("time/", "tokens/rollout_per", "tokens/train_per")
-    return [{k: v for k, v in row.items() if not k.startswith(timed)} for row in rows]
+    return [timeless(json.loads(line)) for line in (folder / "metrics.jsonl").open()]
 
 
 def test_a_run_ends_and_resumes_to_the_same_numbers(tmp_path):

@@ -51,6 +51,13 @@ def test_same_run(tmp_path):
     assert sizes[1] == pytest.approx(sizes[0], rel=0.01)  # tied weights are written once
 
 
+def begun(path, *overrides):
+    """A trainer, and the folder that it will write."""
+    folder = RunFolder(path)
+    folder.start(resolve(*overrides), {})
+    return prepare(experiment(*overrides)), folder
+
+
 @pytest.fixture
 def writer(monkeypatch):
     """What writes a file calls `before(path)` first."""
@@ -83,15 +90,14 @@ def test_training_goes_on(tmp_path, writer):
 
     writer(before)
     overrides = (*MOVING, "checkpoint_every=2", BESIDE)
-    exp, folder = experiment(*overrides), RunFolder(tmp_path / "run")
-    folder.start(resolve(*overrides), {})
+    trainer, folder = begun(tmp_path / "run", *overrides)
 
     def on_row(row):
         if row["step"] == 3:
             assert not folder.step_folder(2).exists()
             reached.set()
 
-    prepare(exp).train(folder, on_row)
+    trainer.train(folder, on_row)
     assert most == [1, 1, 1]
     other = run(tmp_path / "waits", *MOVING, "checkpoint_every=2")
     assert_equal(states(folder), states(other))
@@ -161,8 +167,7 @@ def test_signal_during_a_write(tmp_path, writer):
     going_on = threading.Event()
     writer(lambda path: step_of(path) == 4 and going_on.wait(PATIENCE))
     overrides = (*MOVING, "checkpoint_every=4", BESIDE)
-    exp, folder = experiment(*overrides), RunFolder(tmp_path / "run")
-    folder.start(resolve(*overrides), {})
+    trainer, folder = begun(tmp_path / "run", *overrides)
     told = []
 
     def on_row(row):
@@ -170,7 +175,7 @@ def test_signal_during_a_write(tmp_path, writer):
             told.append(signal.SIGTERM)
             threading.Timer(0.5, going_on.set).start()
 
-    assert not prepare(exp).train(folder, on_row, stop=lambda: bool(told))
+    assert not trainer.train(folder, on_row, stop=lambda: bool(told))
     assert [*states(folder)] == [5, 4]
 
 
@@ -193,8 +198,7 @@ def test_error_during_a_write(tmp_path, monkeypatch):
 
     monkeypatch.setattr(checkpoints, "stream", endless)
     overrides = (*MOVING, "checkpoint_every=2", BESIDE)
-    exp, folder = experiment(*overrides), RunFolder(tmp_path / "run")
-    folder.start(resolve(*overrides), {})
+    trainer, folder = begun(tmp_path / "run", *overrides)
 
     def on_row(row):
         if row["step"] == 5:
@@ -203,7 +207,7 @@ def test_error_during_a_write(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(exp).train(folder, on_row)
+        trainer.train(folder, on_row)
     assert over.is_set()
     assert [*states(folder)] == [2]
     assert not list((folder.checkpoints / ".step_00000004.partial").iterdir())

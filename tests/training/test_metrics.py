@@ -101,18 +101,10 @@ def test_clip_fractions(name, seed, spread):
 
 
 def test_no_live_tokens():
-    batch = rows_of(0, 0.5)
-    none_BT, empty = torch.zeros(B, T, dtype=torch.bool), TokenLog()
-    advantages = Advantages(
-        batch.advantages.advantage_B,
-        none_BT,
-        none_BT[:, 0].long(),
-        none_BT[:, 0].long(),
-        Totals(0, 0),
-    )
-    batch = LossInput(
-        batch.logp_BT, batch.logps, advantages, batch.groups_B, batch.version_BX, INDEX
-    )
+    batch, empty = rows_of(0, 0.5), TokenLog()
+    none_BT = torch.zeros(B, T, dtype=torch.bool)
+    advantages = dataclasses.replace(batch.advantages, mask_BT=none_BT)
+    batch = dataclasses.replace(batch, advantages=advantages)
     empty.add(LossOutput(torch.tensor(0.0), none_BT.double(), none_BT.double(), none_BT), batch)
     assert empty.reduce() == {"train/loss": 0.0}
 
