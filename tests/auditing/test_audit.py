@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import made
 import pandas
@@ -163,9 +162,15 @@ def test_what_cannot_be_read_is_one_line(clean, tmp_path):
 
     torch.save({"logp": Harmful()}, tmp_path / "harmful.pt")
     (tmp_path / "broken.jsonl").write_text("{")
+    (tmp_path / "list.jsonl").write_text("[1]")
     torch.save({**clean, "mask": clean["mask"][1:]}, tmp_path / "short.pt")
+    torch.save([1, 2], tmp_path / "list.pt")
+    (tmp_path / "folder.pt").mkdir()
     for name, said in {
-        "harmful.pt": "holds more than tensors",
+        "harmful.pt": "holds more than tensors, numbers and texts",
+        "list.pt": "holds no dictionary",
+        "list.jsonl": "no object of columns",
+        "folder.pt": "is a folder",
         "broken.jsonl": "cannot be read",
         "short.pt": "must have one row",
         "none.pt": "no such file",
@@ -288,25 +293,3 @@ def test_a_few_copied_groups_are_enough():
     found = rec_experiments.audit(**columns, groups=torch.arange(128) // 8).findings
     assert [each.fault for each in found] == ["copied responses"]
     assert "in 2 of 16 groups" in found[0].evidence
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("a.pt", [1, 2], "holds no dictionary"),
-        ("b.pt", {"logp": Path("x")}, "holds more than tensors, numbers and texts"),
-        ("c.jsonl", "[1]", "no object of columns"),
-        ("d.pt", None, "is a folder"),
-    ],
-)
-def test_a_file_of_something_else_is_one_line(tmp_path, name, content, said):
-    file = tmp_path / name
-    if content is None:
-        file.mkdir()
-    elif isinstance(content, str):
-        file.write_text(content)
-    else:
-        torch.save(content, file)
-    with pytest.raises(UserError, match=said) as caught:
-        read(file)
-    assert "\n" not in str(caught.value)
