@@ -7,6 +7,7 @@
 
 import pytest
 import torch
+from language_models import SHAPE
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from rec_experiments.common.batch import Sequences
@@ -17,11 +18,7 @@ from rec_experiments.training.gradient import on_device
 
 def model(tied=True):
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=tied, bos_token_id=None,
-        eos_token_id=None, pad_token_id=None,
-    )  # fmt: skip
+    config = Qwen2Config(**SHAPE, vocab_size=50, tie_word_embeddings=tied)
     return Qwen2ForCausalLM(config).eval().requires_grad_(False)
 
 

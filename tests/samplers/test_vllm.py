@@ -27,6 +27,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import SMALL, command, experiment, run, sample, timeless
+from language_models import SHAPE
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from rec_experiments.common.batch import Responses, Rollouts, SampleKey, Sequences
@@ -63,20 +64,11 @@ OPTIONS = {
 
 def build(seed: int = 0, tied: bool = True, heads: int = 2) -> Qwen2ForCausalLM:
     torch.manual_seed(seed)
-    config = Qwen2Config(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=heads,
-        num_key_value_heads=heads,
-        max_position_embeddings=512,
-        initializer_range=0.15,
-        tie_word_embeddings=tied,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
+    own = {
+        "vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": heads,
+        "num_key_value_heads": heads, "max_position_embeddings": 512, "initializer_range": 0.15,
+    }  # fmt: skip
+    config = Qwen2Config(**{**SHAPE, **own}, tie_word_embeddings=tied)
     return Qwen2ForCausalLM(config).eval()
 
 
