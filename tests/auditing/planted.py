@@ -48,9 +48,7 @@ class Lab:
         self.behind, self.model = self.model, copy.deepcopy(self.model).train()
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.rate)
         for block in torch.arange(len(batch["tokens"])).split(32):
-            rows = Sequences.of(
-                [batch["prompts"][b] for b in block], [unpadded(batch, b) for b in block]
-            )
+            rows = sequences(batch, block)
             width = rows.token_BT.shape[1]
             loss = rec_experiments.algorithm("grpo")(
                 logp=self.forward()(self.model, rows).logp_BT,
@@ -71,9 +69,7 @@ class Lab:
         """B x T of the tokens of a batch, by the trainer's forward pass."""
         found = torch.zeros(batch["tokens"].shape)
         for block in torch.arange(len(found)).split(16):
-            rows = Sequences.of(
-                [batch["prompts"][b] for b in block], [unpadded(batch, b) for b in block]
-            )
+            rows = sequences(batch, block)
             logp_BT = self.forward(**how)(model, rows).logp_BT.float()
             found[block, : logp_BT.shape[1]] = logp_BT
         return found
@@ -108,6 +104,11 @@ class Lab:
         else:
             found["behavior_logp"] = self.score(drawn_by, found)
         return found
+
+
+def sequences(batch: Columns, rows: Tensor) -> Sequences:
+    """Prompts and responses of these rows."""
+    return Sequences.of([batch["prompts"][b] for b in rows], [unpadded(batch, b) for b in rows])
 
 
 def unpadded(batch: Columns, row: Any) -> list[int]:
@@ -277,16 +278,7 @@ def low_head(lab: Lab, batch: Columns) -> Tensor:
         return torch.nn.functional.linear(hidden.bfloat16(), head.weight.bfloat16()).float()
 
     head.forward = forward
-    how = replace(lab.forward(), fast_path=False)
-    found = torch.zeros(batch["tokens"].shape)
-    with torch.no_grad():
-        for block in torch.arange(len(found)).split(16):
-            rows = Sequences.of(
-                [batch["prompts"][b] for b in block], [unpadded(batch, b) for b in block]
-            )
-            logp_BT = how(model, rows, chunked=False).logp_BT
-            found[block, : logp_BT.shape[1]] = logp_BT
-    return found
+    return lab.score(model, batch)
 
 
 def plants(lab: Lab, seed: int) -> dict[str, tuple[str, Callable[[], Columns], bool]]:
