@@ -14,7 +14,6 @@ from test_field import composed, drawn, worth
 
 from rec_experiments.algo import contract
 from rec_experiments.algo.clips import OneSide
-from rec_experiments.algo.loss import TokenMean
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.pieces import Needs, Piece
 from rec_experiments.config import schema
@@ -107,17 +106,3 @@ def test_a_token_without_advantage_counts_as_kept_whatever_its_clip_says(kind):
     metrics = [algorithm(**batch.call()).metrics for algorithm in (careless, grpo)]
     assert metrics[0] == metrics[1]
     assert 0 <= metrics[0]["train/clip_fraction"] < 1
-
-
-def test_what_a_run_prints_of_a_piece():
-    class Scaled(TokenMean):
-        """Twice the mean."""
-
-        formula = None
-
-    algorithm = compose(clip=Wrong(), aggregation=Scaled())
-    assert "normalised: Twice the mean" in algorithm.describe()
-    assert (
-        "mask M: A piece of any slot that returns what it is made to (result=None)"
-        in algorithm.describe()
-    )

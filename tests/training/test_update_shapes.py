@@ -9,7 +9,6 @@ tests/algo/test_field.py compares the losses themselves with their objectives.
 
 import copy
 import dataclasses
-from unittest import mock
 
 import conftest
 import numpy as np
@@ -227,26 +226,6 @@ def test_batch_start_with_exact_kl(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path / "run")
     folder.start(exp.config(), {})
     assert prepare(exp).train(folder)
-
-
-def test_scores_leave_the_model_in_its_mode(drawn):
-    """Scores are without dropout, and what is computed after them has it again."""
-    model, rollouts = drawn
-    algorithm, modes = pieces.method("m2po"), []
-    gradient = GradientPass(
-        algorithm=algorithm,
-        forward=ForwardPass(temperature=1.0, compute_dtype=torch.float32),
-        limits=Limits(sequences=None, tokens=None),
-    )
-    model = copy.deepcopy(model)
-    model.lm_head.register_forward_pre_hook(lambda module, given: modes.append(module.training))
-    batch = MiniBatch.of(rollouts, algorithm, INDEX, 0, model)
-    with mock.patch("rec_experiments.policy.tree.supports", return_value=False):
-        for mode in (True, False):
-            gradient.score_all(model.train(mode), batch)
-            assert model.training is mode
-        gradient.accumulate(model, batch)
-    assert modes == [False, False, False, True]  # of the last: all rows scored, then their gradient
 
 
 def test_batch_start_without_dropout(tmp_path, monkeypatch):
