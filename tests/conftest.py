@@ -119,7 +119,7 @@ def run(path: Path, *overrides: str, until: int | None = None, remake: bool = Fa
             raise KeyboardInterrupt
 
     trainer = prepare(exp)
-    with contextlib.closing(trainer.rollouts.worker):
+    with contextlib.closing(trainer.rollouts.worker), folder._lock:  # which an error may hold
         trainer.train(folder, stop)
     return folder
 
