@@ -119,7 +119,8 @@ def run(path: Path, *overrides: str, until: int | None = None, remake: bool = Fa
             raise KeyboardInterrupt
 
     trainer = prepare(exp)
-    with contextlib.closing(trainer.rollouts.worker), folder._lock:  # which an error may hold
+    with contextlib.closing(trainer.rollouts.worker), contextlib.ExitStack() as ended:
+        ended.callback(folder.unlock)  # the traceback of an error would hold it
         trainer.train(folder, stop)
     return folder
 

@@ -184,7 +184,7 @@ def run_on(world, path, overrides, until=None, base=MOVING):
             trainer.train(folder, stop, notes.append)
         except InterruptedError:
             assert until is not None
-    folder._lock.close() if world.leads else None
+    folder.unlock()
     weights = {name: whole(t).detach() for name, t in trainer.model.state_dict().items()}
     return [*map(timeless, folder.metrics())], weights, folder.load_checkpoint()[0], notes
 

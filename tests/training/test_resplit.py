@@ -60,8 +60,7 @@ def gathered(world, path, overrides):
     optimizer, feed = trainer.torch_optimizer, trainer.rollouts
     state, _ = folder.load_checkpoint(resplit=True)
     step, batch = trainer.state.restore(state)
-    if world.leads:
-        folder._lock.close()
+    folder.unlock()
 
     def of(weights):
         return {name: whole(tensor).clone() for name, tensor in weights.items()}
