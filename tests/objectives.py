@@ -596,16 +596,6 @@ def best_of_off_policy(x, k, bound):
 # Weights of tokens for the gap between trainer and sampler: κ = π_behavior/π_sampler.
 
 
-def truncated(x, cap=2.0):
-    """(TIS)."""
-    return x.kappa.clamp(max=cap)
-
-
-def banded(x, low=0.5, high=5.0):
-    """(IcePop)."""
-    return x.kappa * (at_least(x.kappa, low) & at_most(x.kappa, high))
-
-
 def coin_banded(x, high=2.0):
     """κ where the KL of the coins is at most `high` both ways (KPop)."""
     p, q = x.behavior.exp(), x.sampler.exp()
@@ -613,8 +603,9 @@ def coin_banded(x, high=2.0):
 
 
 def corrected(x, weight, cap, measure, low, high):
-    """verl's rollout correction. weight: one, token or product of κ, at most cap. measure: token,
-    product, mean (geometric) or k3, which must be in [low, high]; otherwise the weight is 0."""
+    """verl's rollout correction, of which TIS (tokens, cap 2) and IcePop (tokens in [½, 5]) are
+    cases. weight: one, token or product of κ, at most cap. measure: token, product, mean
+    (geometric) or k3, which must be in [low, high]; otherwise the weight is 0."""
     log_kappa = x.behavior - x.sampler
     product = x.row_sum(log_kappa).exp()[:, None].expand(x.mask.shape)
     size = {"one": torch.ones_like(product), "token": x.kappa, "product": product}[weight]
