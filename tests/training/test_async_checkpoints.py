@@ -51,6 +51,12 @@ def test_same_run(tmp_path):
     assert sizes[1] == pytest.approx(sizes[0], rel=0.01)  # tied weights are written once
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that waits for each of its writes."""
+    return run(tmp_path_factory.mktemp("whole") / "run", *MOVING, "checkpoint_every=2")
+
+
 def begun(path, *overrides):
     """A trainer, and the folder that it will write."""
     folder = RunFolder(path)
@@ -77,7 +83,7 @@ def step_of(path):
     return int(path.parent.name.removeprefix(".step_").removesuffix(".partial"))
 
 
-def test_training_goes_on(tmp_path, writer):
+def test_training_goes_on(tmp_path, writer, whole):
     """The write of step 2 ends only when the row of step 3 is there: one that waits would hang."""
     reached, writing, most = threading.Event(), [], []
 
@@ -99,8 +105,7 @@ def test_training_goes_on(tmp_path, writer):
 
     trainer.train(folder, on_row)
     assert most == [1, 1, 1]
-    other = run(tmp_path / "waits", *MOVING, "checkpoint_every=2")
-    assert_equal(states(folder), states(other))
+    assert_equal(states(folder), states(whole))
 
 
 SLOW = """
@@ -131,7 +136,7 @@ def started(tmp_path, script, *overrides):
     )
 
 
-def test_kill_during_a_write(tmp_path):
+def test_kill_during_a_write(tmp_path, whole):
     folder = RunFolder(tmp_path / "run")
     process = started(tmp_path, SLOW)
     while folder.last_step() < 5:  # training goes on while the state of step 4 is written
@@ -144,10 +149,10 @@ def test_kill_during_a_write(tmp_path):
     assert [*states(folder)] == [2]
     resumed = run(tmp_path / "run", *MOVING, "checkpoint_every=2", BESIDE)
     assert not part.exists()
-    assert_same_result(resumed, run(tmp_path / "whole", *MOVING, "checkpoint_every=2"))
+    assert_same_result(resumed, whole)
 
 
-def test_failed_write(tmp_path, writer):
+def test_failed_write(tmp_path, writer, whole):
     def before(path):
         if step_of(path) == 2:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -160,7 +165,7 @@ def test_failed_write(tmp_path, writer):
     assert not states(folder)
     writer(lambda path: None)
     resumed = run(tmp_path / "run", *MOVING, "checkpoint_every=2", BESIDE)
-    assert_same_result(resumed, run(tmp_path / "whole", *MOVING, "checkpoint_every=2"))
+    assert_same_result(resumed, whole)
 
 
 def test_signal_during_a_write(tmp_path, writer):
