@@ -119,14 +119,14 @@ def test_files_with_other_weights_are_left_to_the_library(tmp_path):
     assert source.stored(skeleton) is None
 
 
-def scores_of_references(world, model, rollouts, pad_id):
+def scores_of_references(world, model, rollouts):
     """In bfloat16: with a reference that is cast as it is gathered, and with one kept so."""
     model, dtype = model.float(), torch.bfloat16
     policy = world.split(copy.deepcopy(model), dtype)
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.mul_(1.1)
-    forward = ForwardPass(pad_id=pad_id, temperature=1.0, compute_dtype=dtype)
+    forward = ForwardPass(temperature=1.0, compute_dtype=dtype)
     found = []
     for kept, chunked in itertools.product((None, dtype), (False, True)):
         own = world.split(frozen(without_weights(model, kept)), dtype, model.state_dict())
