@@ -1,4 +1,5 @@
-"""What the plan is held to: memory and time of gradient steps, of a push and of a state, on a CPU.
+"""What the plan is held to: memory and time of gradient steps, of a push and of a state, and what a
+run of one rank or two takes, on a CPU.
 
 Run `python tests/benchmarks/plan_reality.py [--large] [--out FILE]`. For models of random weights,
 with and without packing, activation checkpointing and a reference, a fresh process takes gradient
@@ -28,6 +29,7 @@ from rec_experiments.common.distributed import copied_to_host
 from rec_experiments.plan import memory, passes
 from rec_experiments.policy.logprobs import ForwardPass, Wanted
 from rec_experiments.policy.lora import trained
+from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.runs.api import Experiment
 from rec_experiments.runs.checkpoints import stream
 from rec_experiments.training.gradient import begin_gradient
@@ -52,6 +54,10 @@ RUN = (
     "model=pretrained", "model.path=none", "dataset=gsm8k", "dataset.max_response_tokens=192",
     f"dataset.max_prompt_tokens={PROMPT_TOKENS}", "micro_batch_size=null", "device=cpu",
 )  # fmt: skip
+TINY = LLAMA | {
+    "hidden_size": 24, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "vocab_size": 3000,
+}  # fmt: skip
 TOKENS = {"20M": 2048, "100M": 2048, "500M": 512}  # of a pass
 KEYS = ("model.packed", "model.gradient_checkpointing", "kl_every")
 VARIANTS = list(itertools.product(("false", "true"), ("false", "true"), ("0", "1")))
@@ -99,13 +105,44 @@ def take_steps(experiment, model) -> float:
 def gradient_step(name: str, *variant: str) -> dict[str, float]:
     """The most bytes by which the process grows in two gradient steps."""
     experiment = Experiment.compose(*overrides(name, variant)).settings
-    warm = {**SHAPES[name], "num_hidden_layers": 1, "hidden_size": 24, "intermediate_size": 8,
-            "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 3000}  # fmt: skip
-    take_steps(experiment, memory.build(experiment, warm))  # libraries load what they need
+    take_steps(experiment, memory.build(experiment, TINY))  # libraries load what they need
     before = resident()
     seconds = take_steps(experiment, memory.build(experiment, SHAPES[name]))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"bytes": peak - before, "seconds": round(seconds, 3)}
+
+
+def write_model(folder: Path, experiment, shape) -> None:
+    """A model of random weights, and a tokenizer of bytes."""
+    model = memory.build(experiment, shape)
+    model.config.eos_token_id, model.config.pad_token_id = 1, 0
+    model.generation_config.eos_token_id = 1
+    model.save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+
+
+def run(name: str, ranks: str) -> dict[str, float]:
+    """One step in bfloat16 that measures KL: the bytes by which the larger process exceeds one with
+    a tiny model, and those of the checkpoint."""
+    peaks, saved = [], 0
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", ranks] if ranks != "1" else []
+    for shape in (TINY, SHAPES[name]):
+        with tempfile.TemporaryDirectory() as folder:
+            write_model(Path(folder), Experiment.compose(*RUN).settings, shape)
+            words = (
+                "model=pretrained", f"model.path={folder}", "model.compute_dtype=bfloat16",
+                f"ranks={ranks}", f"output_dir={folder}/run", "device=cpu", "dataset=arithmetic",
+                "dataset.max_response_tokens=8", "sync.interval=1", "steps=1", "kl_every=1",
+                "batch_size=2", "group_size=2", "eval_problems=2", "micro_batch_tokens=64",
+                "micro_batch_size=null",
+            )  # fmt: skip
+            subprocess.run(
+                [sys.executable, *torchrun, "-m", "rec_experiments", *words],
+                stdout=subprocess.DEVNULL, check=True,
+            )  # fmt: skip
+            saved = sum(file.stat().st_size for file in Path(folder).rglob("rank_*.pt"))
+        peaks.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
+    return {"bytes": peaks[1] - peaks[0], "checkpoint": saved}
 
 
 def push(name: str) -> dict[str, float]:
@@ -136,7 +173,7 @@ def rate(size: int, seconds: float) -> float:
     return round(size / GB / seconds, 2)
 
 
-PARTS = {"step": gradient_step, "push": push, "save": save}
+PARTS = {"step": gradient_step, "push": push, "save": save, "run": run}
 
 
 def main() -> None:
@@ -154,6 +191,7 @@ def main() -> None:
     names = [options.only] if options.only else list(SHAPES)[: 3 if options.large else 2]
     work = [("step", name, *variant) for name in names for variant in VARIANTS]
     work += [(part, names[-1]) for part in ("push", "save")]
+    work += [("run", names[-1], ranks) for ranks in ("1", "2")]
     for words in work:
         done = subprocess.run(
             [sys.executable, __file__, "--part", *words],

@@ -8,12 +8,12 @@
 
 import pytest
 import torch
+from benchmarks.plan_reality import write_model
 from conftest import experiment, run
 
 from rec_experiments.plan import memory, passes
 from rec_experiments.plan.memory import Meter
 from rec_experiments.policy.batching import Limits, distinct
-from rec_experiments.policy.models import byte_tokenizer
 
 SMALL = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 9,
@@ -53,12 +53,7 @@ def test_a_run_takes_what_is_planned(extra, tmp_path):
         "reward.share=0.4", "device=cpu", *extra,
     )  # fmt: skip
     exp = experiment(*overrides)
-    model = memory.build(exp, shape)
-    model.config.eos_token_id, model.config.pad_token_id = 1, 0
-    model.generation_config.eos_token_id = 1
-    model.save_pretrained(tmp_path / "model")
-    byte_tokenizer().save_pretrained(tmp_path / "model")
-    del model
+    write_model(tmp_path / "model", exp, shape)
     with Meter() as meter:
         run(tmp_path / "run", *overrides)
     found = memory.training_memory(exp, shape, 20)
