@@ -49,16 +49,13 @@ ROUNDING = {
 }
 
 
-def collect(
-    config: dict[str, Any], data: str, base: str | None = None, teacher: str | None = None
-) -> dict[str, Any]:
+def collect(ranks: int, digests: dict[str, str | None]) -> dict[str, Any]:
     """Release, commit, uncommitted diff, package versions, device and command of this process.
 
-    config: the run's resolved configuration. data: of `data_digest`. base: a digest of the weights
-    beside adapters, if there are any. teacher: of the weights of a teacher. cpu_capability: torch's
-    instruction set; results of different instruction sets, or different numbers of ranks, differ by
-    rounding. shared_draws: responses from the initial weights may come from another run of the same
-    sweep, in which case time/rollout of those batches is meaningless.
+    digests: by the keys of UNCHANGED. cpu_capability: torch's instruction set; results of different
+    instruction sets, or different numbers of ranks, differ by rounding. shared_draws: responses
+    from the initial weights may come from another run of the same sweep, in which case time/rollout
+    of those batches is meaningless.
     """
     import torch
 
@@ -74,10 +71,8 @@ def collect(
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else _cpu(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
-        "ranks": config.get("ranks"),
-        "data": data,
-        "base": base,
-        "teacher": teacher,
+        "ranks": ranks,
+        **digests,
         "shared_draws": bool(os.environ.get(shared.FOLDER)),
         "versions": {name: _version(name) for name in PACKAGES}
         | {package.name: package.version for package in plugins.packages()},

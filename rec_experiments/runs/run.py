@@ -57,8 +57,7 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
         signals: list[int] = []  # signals to stop that have arrived
         stack.enter_context(on_stop(signals.append))  # before the status becomes `running`
         stack.callback(folder.unlock)
-        data = provenance.data_digest(trainer.rollouts.problems, trainer.evaluator.problems)
-        now = provenance.collect(config, data, base_of(trainer), teacher_of(trainer))
+        now = provenance.collect(experiment.ranks, digests_of(trainer))
         folder.start(config, now, experiment.remake)
         with recording_early_end(folder, reporter.note) as cleanups:
             if world.leads:  # the messages are read from files that only the first rank writes
@@ -90,17 +89,17 @@ def run(experiment: Experiment, world: World = ALONE) -> Path:
     return path
 
 
-def base_of(trainer: Trainer) -> str | None:
-    """A digest of the weights beside adapters, which checkpoints do not hold; None without any."""
+def digests_of(trainer: Trainer) -> dict[str, str | None]:
+    """Digests of what a resumed run must find unchanged, by the keys of `provenance.UNCHANGED`: its
+    problems, and weights that checkpoints do not hold, None where there are none."""
     base = lora.Base.of(trainer.model)
-    return digest_of(base.weights) if base else None
-
-
-def teacher_of(trainer: Trainer) -> str | None:
-    """A digest of the weights of the teacher, which checkpoints do not hold; None without any."""
-    if not isinstance(trainer.policies.reference, Teacher):
-        return None
-    return digest_of(trainer.policies.models["reference"].state_dict())
+    teaches = isinstance(trainer.policies.reference, Teacher)
+    teacher = trainer.policies.models["reference"].state_dict() if teaches else None
+    return {
+        "data": provenance.data_digest(trainer.rollouts.problems, trainer.evaluator.problems),
+        "base": digest_of(base.weights) if base else None,
+        "teacher": digest_of(teacher) if teacher else None,
+    }
 
 
 def start_messages(

@@ -39,13 +39,13 @@ def test_changed_instructions(starts, changed):
 
 
 def test_collected_values(monkeypatch):
-    found = provenance.after({}, provenance.collect({}, ""), 0)
+    found = provenance.after({}, provenance.collect(1, {}), 0)
     assert found["starts"][0]["cpu_capability"]
     assert (found["release"], found["starts"][0]["release"]) == (RELEASE, RELEASE)
     assert found["shared_draws"] is False
     assert provenance.remarks(found) == []
     monkeypatch.setenv(shared.FOLDER, "/somewhere")
-    assert provenance.collect({}, "")["shared_draws"] is True
+    assert provenance.collect(1, {})["shared_draws"] is True
 
 
 @pytest.mark.parametrize(

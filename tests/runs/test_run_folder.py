@@ -18,11 +18,14 @@ import pytest
 import torch
 import yaml
 from conftest import SMALL, refused, resolve, run
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from rec_experiments.common.distributed import ALONE
 from rec_experiments.common.errors import UserError
 from rec_experiments.runs import checkpoints
 from rec_experiments.runs.checkpoints import Checkpoints
+from rec_experiments.runs.reading import read_rows
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.training.state import fitting
 
@@ -200,7 +203,7 @@ def test_a_damaged_file_is_one_line_that_names_it(name, text, folder, config):
 ROWS = [{"step": step, "loss": step / 3} for step in range(4)]
 
 
-@pytest.mark.parametrize("torn", ["", '{"step": 9, "lo\n', "\x00\x00\n"])
+@pytest.mark.parametrize("torn", ["", '{"step": 9, "lo', '{"step": 9, "lo\n', "\x00\x00\n"])
 def test_a_torn_last_line_is_cut_off(torn, folder):
     folder.append("metrics.jsonl", ROWS)
     whole = (folder.path / "metrics.jsonl").read_text()
@@ -345,3 +348,50 @@ def test_provenance_is_for_its_owner_alone_and_the_rest_for_all(folder):
     }
     assert modes["provenance.json"] == 0o600
     assert modes["status.json"] == modes["config.yaml"] == 0o666 & ~umask
+
+
+# Rows: no damaged one is taken for whole ---------------------------------------------------------
+
+VALUES = st.recursive(
+    st.floats() | st.integers() | st.booleans() | st.none() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+ANY_ROWS = st.lists(st.builds(lambda step, row: {**row, "step": step}, st.integers(),
+                          st.dictionaries(st.text(), VALUES, max_size=4)), max_size=4)  # fmt: skip
+ON_ONE_FOLDER = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@ON_ONE_FOLDER
+@given(rows=ANY_ROWS)
+def test_rows_are_read_as_they_were_appended(tmp_path, rows):
+    (tmp_path / "metrics.jsonl").unlink(missing_ok=True)
+    RunFolder(tmp_path).append("metrics.jsonl", rows)
+    assert repr(RunFolder(tmp_path).metrics()) == repr(rows)  # NaN and -0.0, too
+
+
+@ON_ONE_FOLDER
+@given(line=st.binary(max_size=30).filter(lambda line: b"\n" not in line))
+@example(b'{"step": 1, "x": "\\ud800"}')  # half of a character
+@example(b'\xef\xbb\xbf{"step": 1}')  # a mark of byte order
+@example(b'{"step": 1}{"step": 2}')
+@example(b'{"step": 1, "step": 2}')
+@example(b'{"step": true}')
+@example(b'{"step": 1e2}')
+@example(b'{"step": 1, "x": ' + b"9" * 400 + b"}")
+@example(b'{"step": 1, "x": 1e999}')
+@example(b'{"step": 1, "x": ' + b"[" * 3000 + b"]" * 3000 + b"}")
+@example(b'{"step": 1, "x": "\x01"}')
+@example(b"")
+def test_a_line_is_whole_if_json_says_so(tmp_path, line):
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(b'{"step": 0}\n' + line + b"\n" + b'{"step": 9}\n')
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        row = None
+    if isinstance(row, dict) and type(row.get("step")) is int:
+        assert repr(read_rows(file)[1]) == repr((line, row))
+    else:
+        with pytest.raises(UserError, match="line 2 is damaged"):
+            read_rows(file)

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from rec_experiments.runs import provenance
 from rec_experiments.runs.prepare import prepare
-from rec_experiments.runs.run import teacher_of
+from rec_experiments.runs.run import digests_of
 from rec_experiments.runs.saved import model_of, source_of
 
 DISTILL = (*SMALL, "algo=opd", "reference=teacher", "optimizer.learning_rate=3.0e-3")
@@ -71,7 +71,7 @@ def test_a_model_of_transformers_teaches_one(llama, tmp_path):
 def test_a_changed_teacher_is_noticed(taught, tmp_path):
     other = run(tmp_path / "other", *SMALL, "steps=1").path
     digests = [
-        teacher_of(prepare(experiment(*DISTILL, f"reference.path={path}")))
+        digests_of(prepare(experiment(*DISTILL, f"reference.path={path}")))["teacher"]
         for path in (taught, taught, other)
     ]
     assert digests[0] == digests[1]

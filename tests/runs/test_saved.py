@@ -3,13 +3,16 @@
 1. The exported folder, loaded by transformers, has the checkpoint's weights and scores as the run
    said, at the newest checkpoint and at an earlier one.
 2. A damaged state is passed over for the one before, as a run that resumes does, and is named.
-3. Intervals are those of the books.
+3. Intervals are those of the books, pass@k that of enumeration.
 4. What cannot be exported is one line, and leaves nothing behind.
 """
 
 import json
+import math
 import resource
 import shutil
+from itertools import combinations
+from statistics import fmean
 
 import pytest
 import torch
@@ -23,6 +26,7 @@ from rec_experiments.common.errors import UserError
 from rec_experiments.policy.models import byte_tokenizer
 from rec_experiments.runs import evaluation, saved
 from rec_experiments.runs.checkpoints import Checkpoints
+from rec_experiments.runs.evaluation import Scores, difference, pass_at_powers
 
 DATA = [each for each in SMALL if each.startswith(("dataset", "eval_"))]
 
@@ -121,16 +125,6 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_behind(done, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_intervals():
-    """Wilson's of 8 of 10 (Wilson 1927); Student's of four means by hand: t = 3.1824."""
-    assert evaluation.interval([1.0] * 8 + [0.0] * 2) == pytest.approx((0.4902, 0.9433), abs=1e-4)
-    low, high = evaluation.interval([0.25, 0.5, 0.5, 0.75])
-    assert (low, high) == pytest.approx(
-        (0.5 - 3.1824 * 0.2041 / 2, 0.5 + 3.1824 * 0.2041 / 2), abs=1e-3
-    )
-    assert evaluation.interval([0.0] * 5)[0] == 0
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "line"),
     [
@@ -195,3 +189,58 @@ def test_a_state_of_something_else_is_told_with_its_folder(done, tmp_path, weigh
     with pytest.raises(UserError, match=f"{run}: the state after step 3 does not fit the model"):
         saved.export(run, tmp_path / "out", None)
     assert [each.name for each in tmp_path.iterdir()] == ["run"]
+
+
+# Scores ------------------------------------------------------------------------------------------
+
+
+def by_enumeration(k, values):
+    """The share of all subsets of k responses with a right one."""
+    return fmean(max(subset) for subset in combinations(values, k))
+
+
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer():
+    answers = [[1.0] * c + [0.0] * (8 - c) for c in range(9)]
+    found = pass_at_powers(answers)
+    assert list(found) == ["eval/pass@2", "eval/pass@4", "eval/pass@8"]
+    for k in (2, 4, 8):
+        expected = fmean(by_enumeration(k, values) for values in answers)
+        assert found[f"eval/pass@{k}"] == pytest.approx(expected)
+
+
+def test_pass_at_k_needs_several_answers_that_are_right_or_wrong():
+    assert pass_at_powers([[1.0], [0.0]]) == {}
+    assert pass_at_powers([[1.0, 0.5], [0.0, 0.0]]) == {}
+    assert list(pass_at_powers([[1.0] * 3, [0.0] * 5])) == ["eval/pass@2"]
+
+
+def scores(means, data="same"):
+    return Scores({}, 0.0, 1.0, means, data)
+
+
+def test_difference_is_paired_by_problem():
+    """A constant gap has no uncertainty, however much the problems differ."""
+    mean, low, high = difference(scores([0.2, 0.5, 0.9]), scores([0.1, 0.4, 0.8]))
+    assert (mean, low, high) == pytest.approx((0.1, 0.1, 0.1))
+
+
+def test_interval_of_a_difference_is_students():
+    gaps = [0.0, 0.25, 0.5, 0.25]
+    mean, low, high = difference(scores(gaps), scores([0.0] * 4))
+    half = 3.1824463 * math.sqrt(1 / 24) / 2  # t at .975 with 3 degrees of freedom
+    assert (mean, low, high) == pytest.approx((0.25, 0.25 - half, 0.25 + half))
+
+
+def test_different_problems_are_refused():
+    with pytest.raises(UserError, match="different problems"):
+        difference(scores([1.0]), scores([1.0], data="other"))
+
+
+def test_intervals():
+    """Wilson's of 8 of 10 (Wilson 1927); Student's of four means by hand: t = 3.1824."""
+    assert evaluation.interval([1.0] * 8 + [0.0] * 2) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    low, high = evaluation.interval([0.25, 0.5, 0.5, 0.75])
+    assert (low, high) == pytest.approx(
+        (0.5 - 3.1824 * 0.2041 / 2, 0.5 + 3.1824 * 0.2041 / 2), abs=1e-3
+    )
+    assert evaluation.interval([0.0] * 5)[0] == 0
