@@ -21,7 +21,6 @@ from scipy.stats import rankdata
 from rec_experiments.analysis import alarms
 from rec_experiments.analysis.alarms import EARLY_WARNING, Coefficients, Signs
 from rec_experiments.analysis.results.formatting import markdown_table
-from rec_experiments.config import schema
 
 ARCHIVES = ("stability", "presets", "clip_anatomy", "claims", "language_model_fig3")
 FITTED = (
@@ -137,7 +136,6 @@ def judged(values: pandas.Series, warns: pandas.Series, fails: pandas.Series) ->
 
 
 if __name__ == "__main__":
-    schema.register()
     fitted = stale_runs()[stale_runs()["fitted"]]
     found = fit(fitted)
     if "--write" in sys.argv:

@@ -19,7 +19,6 @@ from published import written
 
 from rec_experiments.analysis.results import stability
 from rec_experiments.analysis.results.formatting import markdown_table
-from rec_experiments.config import schema
 
 HERE = Path(__file__).parent
 HEAD = ["forecast", "between", "p", "measured", "happened"]
@@ -162,5 +161,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    schema.register()
     (HERE / "forecasts.md").write_text(page())

@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from rec_experiments import sweeps
 from rec_experiments.analysis.figures.style import looks
 from rec_experiments.analysis.results.stability import RATE
-from rec_experiments.config import schema
 
 FIGURES = Path(__file__).parent / "figures"
 SEEDS = (0, 1, 2)
@@ -93,7 +92,6 @@ def _color(gain: float) -> str:
 
 
 if __name__ == "__main__":
-    schema.register()
     mpl.use("Agg")
     plt.rcParams.update({"font.size": 13, "axes.spines.top": False, "axes.spines.right": False})
     figure, both = plt.subplots(1, 2, figsize=(9.5, 4.4), sharey=True, layout="constrained")

@@ -28,7 +28,6 @@ from rec_experiments.analysis.results.statistics import (
     mean,
 )
 from rec_experiments.analysis.results.table import find
-from rec_experiments.config import schema
 from rec_experiments.config.settings import oldest_age, settings
 
 HERE = Path(__file__).parent
@@ -222,6 +221,5 @@ def written(rate: float) -> str:
 
 
 if __name__ == "__main__":
-    schema.register()
     places = [*map(Path, sys.argv[1:])] or sorted((HERE / "results").glob("*.csv.xz"))
     (HERE / "published.md").write_text(page(yaml.safe_load(TABLES.read_text()), places))

@@ -19,7 +19,6 @@ from published import written
 from rec_experiments.analysis.figures.style import looks
 from rec_experiments.analysis.results import stability
 from rec_experiments.analysis.results.formatting import markdown_table
-from rec_experiments.config import schema
 
 HERE = Path(__file__).parent
 PICTURE = HERE / "figures" / "edges.png"
@@ -230,5 +229,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    schema.register()
     (HERE / "staleness.md").write_text(page())

@@ -24,7 +24,7 @@ from omegaconf import DictConfig
 from ranks import ranks  # noqa: F401 (a fixture for all)
 
 from rec_experiments.algo.loss import Algorithm
-from rec_experiments.cli import train
+from rec_experiments.cli.main import main
 from rec_experiments.common import files
 from rec_experiments.common.batch import Responses, Rollouts, Sequences, StepIndex
 from rec_experiments.common.determinism import CUBLAS, FLASH_ATTENTION, secure
@@ -67,7 +67,6 @@ def _session(tmp_path_factory):
     torch.set_num_threads(1)
     os.environ["REC_EXPERIMENTS_CACHE"] = str(shared / "cache")  # of all workers
     os.environ["MPLCONFIGDIR"] = str(tmp_path_factory.mktemp("matplotlib"))  # of all processes
-    schema.register()
     shapes.watch()
 
 
@@ -274,7 +273,7 @@ def problem_numbers(exp: Experiment, draw: int, total: int) -> list[int]:
     return problems_of(draw, size, total, exp.seed, exp.shuffle)
 
 
-def refused(arguments, monkeypatch, capfd, entry=train.main) -> str:
+def refused(arguments, monkeypatch, capfd, entry=main) -> str:
     """The one line on stderr of a command that must exit with 2."""
     monkeypatch.setattr(sys, "argv", ["rec_experiments", *arguments])
     with pytest.raises(SystemExit) as stopped:

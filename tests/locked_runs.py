@@ -52,11 +52,9 @@ def compute_here(folder: Path, passes: str) -> dict[str, list[dict]]:
     import torch
     from conftest import run, timeless
 
-    from rec_experiments.config import schema
     from rec_experiments.policy import tree
 
     torch.set_num_threads(1)
-    schema.register()
     supports = tree.supports if passes == "tree" else mock.Mock(return_value=False)
     with mock.patch.object(tree, "supports", supports):
         return {

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from rec_experiments.common import distributed
-from rec_experiments.config import schema
 
 RANKS = 2
 PATIENCE = 1200  # seconds until ranks count as hung
@@ -75,7 +74,6 @@ class Ranks:
 def _serve(pipe, environment):
     os.environ.update(environment)
     torch.set_num_threads(1)
-    schema.register()
     distributed.join()
     world = distributed.current()
     while True:

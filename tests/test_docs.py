@@ -23,7 +23,7 @@ import yaml
 from conftest import composed
 
 import rec_experiments
-from rec_experiments.cli.main import COMMANDS, call_command
+from rec_experiments.cli.main import COMMANDS, run_command
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
 
@@ -118,7 +118,7 @@ def test_a_documented_command_takes_these_arguments(words, monkeypatch):
     monkeypatch.setattr(module, "main", main)
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(Path, "is_dir", lambda path: True)  # a reader's own folders
-    call_command(*words)
+    run_command(*words)
     assert called == [words]
 
 

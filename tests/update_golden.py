@@ -7,8 +7,6 @@ import yaml
 from conftest import resolve
 from omegaconf import OmegaConf
 
-from rec_experiments.config import schema
-
 GOLDEN = Path(__file__).parent / "golden"
 CONFIGS = {
     "default": (),
@@ -19,7 +17,6 @@ CONFIGS = {
 if __name__ == "__main__":
     from planned import LAYOUTS, gigabytes, planned
 
-    schema.register()
     for name, overrides in CONFIGS.items():
         OmegaConf.save(OmegaConf.create(resolve(*overrides)), GOLDEN / f"{name}.yaml")
     memory = {name: gigabytes(planned(name)) for name in LAYOUTS}

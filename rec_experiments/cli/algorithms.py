@@ -12,8 +12,9 @@ from rec_experiments.cli import help
 from rec_experiments.common.errors import UserError, meant
 from rec_experiments.common.pieces import TARGET, class_name
 from rec_experiments.config import schema
-from rec_experiments.config.composition import choices_by_group, composing
+from rec_experiments.config.composition import composing
 from rec_experiments.config.experiment import Pieces
+from rec_experiments.config.plugins import choices_by_group
 
 BASE = "reinforce"  # the preset that others are compared with
 GROUPS = tuple(field.name for field in fields(Pieces) if field.name != "algo")

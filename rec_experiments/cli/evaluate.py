@@ -9,7 +9,6 @@ from cyclopts import Parameter
 
 from rec_experiments.cli.parser import names_and_overrides, number
 from rec_experiments.common.errors import UserError
-from rec_experiments.config import schema
 
 
 def main(
@@ -29,7 +28,6 @@ def main(
         ),
     ] = None,
 ) -> None:
-    schema.register()
     from rec_experiments.runs.evaluation import difference, evaluate  # imports torch
 
     models, overrides = names_and_overrides(words)

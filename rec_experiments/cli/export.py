@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from rec_experiments.cli.parser import number, option, path
-from rec_experiments.config import schema
 
 
 def main(
@@ -25,7 +24,6 @@ def main(
         ),
     ] = "model",
 ) -> None:
-    schema.register()
     from rec_experiments.runs.saved import export  # imports torch
 
     step = export(run, out, step, part == "adapter")

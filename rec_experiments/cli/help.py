@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from rec_experiments.cli.parser import PROGRAM, WIDTH
 from rec_experiments.common.errors import UserError, meant
-from rec_experiments.config.composition import choices_by_group, choices_within
-from rec_experiments.config.plugins import conf_file
+from rec_experiments.config.plugins import choices_by_group, conf_file
 
 KEYS = "keys"  # the keys of a run itself, which belong to no group
 FIRST = """\
@@ -33,7 +32,7 @@ Commands (COMMAND --help tells more)
 Groups (--help GROUP lists a group's choices; --help GROUP=CHOICE shows one, with its keys)
 {groups}
 
---help {keys} explains the keys of a run, such as seed and steps; --hydra-help Hydra's options."""
+--help {keys} explains the keys of a run, such as seed and steps; values are in Hydra's grammar."""
 
 
 def page(words: Sequence[str], commands: Mapping[str, str]) -> str:
@@ -43,11 +42,10 @@ def page(words: Sequence[str], commands: Mapping[str, str]) -> str:
     asked = [word for word in words if "=" not in word or word.partition("=")[0] in groups]
     if asked:
         return "\n\n".join(_about(word) for word in asked)
-    names = ", ".join(dict.fromkeys(name.partition("/")[0] for name in groups))
     return FIRST.format(
         program=PROGRAM,
         commands="\n".join(table(commands)),
-        groups=textwrap.fill(names, WIDTH, initial_indent="  ", subsequent_indent="  "),
+        groups=textwrap.fill(", ".join(groups), WIDTH, initial_indent="  ", subsequent_indent="  "),
         keys=KEYS,
     )
 
@@ -62,15 +60,16 @@ def table(entries: Mapping[str, str]) -> list[str]:
 def _about(word: str) -> str:
     """A group with its choices, or the file of one choice."""
     group, _, choice = word.partition("=")
-    choices = choices_within(group)
+    groups = choices_by_group()
     if word == KEYS:
         return _text("config")
-    if not choices or not group:
-        raise UserError(f"--help {word}: no such group; {meant(word, [*choices_by_group(), KEYS])}")
+    if group not in groups:
+        raise UserError(f"--help {word}: no such group; {meant(word, [*groups, KEYS])}")
     if not choice:
-        return "\n".join([group, *table({name: _comment(f"{group}/{name}") for name in choices})])
-    if choice not in choices:
-        raise UserError(f"{word}: no such choice; {meant(choice, choices)}")
+        comments = {name: _comment(f"{group}/{name}") for name in groups[group]}
+        return "\n".join([group, *table(comments)])
+    if choice not in groups[group]:
+        raise UserError(f"{word}: no such choice; {meant(choice, groups[group])}")
     return f"{word}\n{_text(f'{group}/{choice}')}".rstrip()
 
 

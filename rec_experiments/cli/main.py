@@ -9,11 +9,12 @@ import os
 import signal
 import sys
 from importlib import import_module
+from importlib.metadata import version
 
-from rec_experiments.common.errors import USER_ERROR, UserError, mistake
+from rec_experiments.cli.errors import one_line_errors
+from rec_experiments.common.errors import UserError
 
 HELP = ("-h", "--help")
-ENVIRONMENT = "or use that of make install: source .venv/bin/activate"
 COMMANDS = {
     "watch": "show running and finished runs, and warn before a collapse",
     "figures": "draw figures from runs",
@@ -45,54 +46,45 @@ def main() -> None:
     os.environ["MPLBACKEND"] = "agg"  # pictures are files, and an unknown one fails the import
     try:
         try:
-            dispatch(sys.argv[1:])
+            run_command(*sys.argv[1:])
         finally:
             sys.stdout.flush()
     except BrokenPipeError:  # as in Python's documentation, "Note on SIGPIPE"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (KeyboardInterrupt, RuntimeError) as error:  # Python wraps it while it defines a class
-        if not isinstance(error.__cause__ or error, KeyboardInterrupt):
-            raise
+    except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
 
 
-def dispatch(words: list[str]) -> None:
-    """Run what the command line says."""
+@one_line_errors()
+def run_command(*words: str) -> None:
+    """Run what a command line says. A user's mistake is one line and exit code 2."""
+    words = tuple(sorted(words, key=HELP.__contains__))  # --help COMMAND is COMMAND --help
     first = words[0] if words else ""
-    asks = not {*HELP}.isdisjoint(words)
     if first == "--version":
-        from importlib.metadata import version
-
         print(f"rec_experiments {version('rec_experiments')}")
-        return
-    try:
-        from rec_experiments.cli import help, train
-        from rec_experiments.cli.command import one_line_errors
-    except ModuleNotFoundError as error:  # a package that every command needs
-        if not (found := mistake(error)):
-            raise
-        print(f"error: {found}; {ENVIRONMENT}", file=sys.stderr)
-        sys.exit(USER_ERROR)
+    elif first in COMMANDS:
+        from rec_experiments.cli import parser
 
-    if first in HELP and {*words[1:2]} & COMMANDS.keys():  # --help COMMAND
-        words = [words[1], first]
-    if words and words[0] in COMMANDS:
-        run_command(*words)
-    elif asks:
-        with one_line_errors():
-            print(help.page([word for word in words if not word.startswith("-")], COMMANDS))
+        module = import_module(f"{__package__}.{first.replace('-', '_')}")
+        parser.call(first, module.__doc__, module.main, words[1:])
+    elif not {*HELP}.isdisjoint(words):
+        from rec_experiments.cli import help
+
+        print(help.page([word for word in words if not word.startswith("-")], COMMANDS))
     elif first and not set("=-+~@/.").intersection(first):  # neither override nor option
-        with one_line_errors():
-            raise UserError(f"{first}: no such command; {_meant(first)}")
+        raise UserError(f"{first}: no such command; {_meant(first)}")
     else:
-        train.main()
+        from rec_experiments.cli import parser, train
+
+        with train.as_rank(), one_line_errors():
+            parser.call("", train.__doc__, train.main, words)
 
 
 def _meant(word: str) -> str:
     """What a word that is no command may stand for."""
-    from rec_experiments.config.composition import choices_by_group
+    from rec_experiments.config.plugins import choices_by_group
     from rec_experiments.sweeps import names
 
     known = {preset: f"algo={preset}" for preset in choices_by_group()["algo"]}
@@ -101,19 +93,3 @@ def _meant(word: str) -> str:
     if close := difflib.get_close_matches(word, known, n=1):
         return f"did you mean {known[close[0]]}? --help lists the commands"
     return f"allowed: {', '.join(COMMANDS)}, or key=value for a run (see --help)"
-
-
-def run_command(name: str, *words: str) -> None:
-    """Run a command with these arguments; a user's mistake is one line and exit code 2."""
-    from rec_experiments.cli.command import one_line_errors
-
-    with one_line_errors():
-        call_command(name, *words)
-
-
-def call_command(name: str, *words: str) -> None:
-    """As `run_command`. Raises UserError for a user's mistake."""
-    from rec_experiments.cli import parser
-
-    module = import_module(f"{__package__}.{name.replace('-', '_')}")
-    parser.call(name, module.__doc__, module.main, words)

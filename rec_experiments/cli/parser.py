@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Parameter, Token, UnusedCliTokensError, validators
+import cyclopts
+from cyclopts import Parameter, Token
 from rich.console import Console
 
 from rec_experiments.common.errors import UserError
@@ -23,8 +24,9 @@ WIDTH = 100  # columns of a help page
 def call(name: str, about: str | None, main: Callable[..., None], words: Iterable[str]) -> None:
     """Call `main` with the arguments that these words give it. Raises UserError for words that do
     not fit. --help prints the page."""
-    app = App(
-        name=f"{PROGRAM} {name}",
+    program = f"{PROGRAM} {name}".rstrip()
+    app = cyclopts.App(
+        name=program,
         help=" ".join((about or "").split()),
         help_format="plaintext",
         console=Console(width=WIDTH, highlight=False),
@@ -35,11 +37,14 @@ def call(name: str, about: str | None, main: Callable[..., None], words: Iterabl
     app["--help"].show = False
     try:
         command, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
-    except CycloptsError as error:
+    except cyclopts.CycloptsError as error:
         said = " ".join(str(error).split()).rstrip(".")
-        if isinstance(error, UnusedCliTokensError):
+        if isinstance(error, cyclopts.UnusedCliTokensError):
             said = f"{(error.unused_tokens or [''])[0]}: is not expected"
-        raise UserError(f"{said}; see {PROGRAM} {name} --help") from None
+        if isinstance(error, cyclopts.UnknownOptionError):
+            allowed = ", ".join(name for each in error.argument_collection for name in each.names)
+            said = f"{error.token.keyword or error.token.value}: unknown option; allowed: {allowed}"
+        raise UserError(f"{said}; see {program} --help") from None
     command(*bound.args, **bound.kwargs)
 
 
@@ -60,7 +65,7 @@ def option(read: Callable[[str], Any], help: str, name: str | None = None) -> Pa
 
 def number(help: str, least: float, most: float | None = None) -> Parameter:
     """A number in these bounds."""
-    return Parameter(validator=validators.Number(gte=least, lte=most), help=help)
+    return Parameter(validator=cyclopts.validators.Number(gte=least, lte=most), help=help)
 
 
 def path(text: str) -> Path:
@@ -89,11 +94,12 @@ def file_ending(*suffixes: str) -> Callable[[str], Path]:
 
 
 def override(text: str) -> str:
-    """KEY=VALUE, as on the command line of a run or of a sweep."""
-    key, equals, _ = text.partition("=")
+    """KEY=VALUE, as on the command line of a run or of a sweep. A shell leaves KEY=~/NAME as it
+    is."""
+    key, equals, value = text.partition("=")
     if not (key and equals):
         raise ValueError(f"{text}: must be KEY=VALUE")
-    return text
+    return f"{key}={os.path.expanduser(value)}"
 
 
 def names_and_overrides(words: Iterable[str]) -> tuple[list[str], list[str]]:

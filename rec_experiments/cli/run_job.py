@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from rec_experiments.cli import train
-from rec_experiments.cli.command import one_line_errors
+from rec_experiments.cli.errors import one_line_errors
 from rec_experiments.config import schema
 from rec_experiments.sweeps.submission import read
 

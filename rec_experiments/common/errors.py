@@ -98,12 +98,6 @@ def _steers(character: str) -> bool:
     return unicodedata.category(character) in ("Cc", "Cf", "Cs")
 
 
-def interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C led to this error: OmegaConf raises its own if one reaches it while it
-    composes."""
-    return any(isinstance(part, KeyboardInterrupt) for part in causes(error))
-
-
 def causes(error: BaseException | None) -> Iterator[BaseException]:
     """The error, the one that it follows from, and so on, each once: Hydra raises errors that
     follow from each other in a circle."""

@@ -1,6 +1,7 @@
 """The whole experiment as one typed object: what the configuration composes, and nothing else."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -107,94 +108,86 @@ class Experiment(Pieces):
     remake: bool
 
     def __post_init__(self) -> None:
-        if not 0 <= self.dataset.verifier_workers <= MOST_WORKERS:
-            raise ValueError(
-                f"dataset.verifier_workers={self.dataset.verifier_workers}: must be between 0 and "
-                f"{MOST_WORKERS}"
-            )
-        if self.dataset.verifier_timeout <= 0:
-            raise ValueError(
-                f"dataset.verifier_timeout={self.dataset.verifier_timeout}: must be greater than 0"
-            )
+        for mistake in self._mistakes():
+            raise ValueError(mistake)
+
+    def _mistakes(self) -> Iterator[str]:
+        """What does not fit together, one line each: key, value, what is allowed."""
+        workers, timeout = self.dataset.verifier_workers, self.dataset.verifier_timeout
+        if not 0 <= workers <= MOST_WORKERS:
+            yield f"dataset.verifier_workers={workers}: must be between 0 and {MOST_WORKERS}"
+        if timeout <= 0:
+            yield f"dataset.verifier_timeout={timeout}: must be greater than 0"
         for name in ("interval", "offset"):
-            if (getattr(self.sync, name) or 0) > LONGEST_SCHEDULE:
-                raise ValueError(
-                    f"sync.{name}={getattr(self.sync, name)}: must be at most {LONGEST_SCHEDULE}"
-                )
-        self._refuse_small_groups()
-        self._refuse_policies_that_nobody_reads()
+            if (value := getattr(self.sync, name) or 0) > LONGEST_SCHEDULE:
+                yield f"sync.{name}={value}: must be at most {LONGEST_SCHEDULE}"
+        yield from self._mistakes_of_the_method()
         if self.sync.most_versions > 1 and isinstance(self.dataset, MultiTurnDataset):
-            raise ValueError(
+            yield (
                 "sync=in_flight: needs a data set whose responses have one turn, as "
                 "dataset=reduction"
             )
         if self.sync.keeps_cache and not isinstance(self.sampler, Native):
-            raise ValueError(
+            yield (
                 "sync.cache=kept: this sampler computes keys and values again when weights change; "
                 "use sync.cache=recomputed or sampler=native"
             )
         fresh = self.buffer.fresh(self.batch_size)
+        prompts = f"the {fresh} prompts that are drawn for a batch of batch_size={self.batch_size}"
         if self.ranks > fresh:
-            raise ValueError(
-                f"ranks={self.ranks}: must be at most the {fresh} prompts that are drawn for a "
-                f"batch of batch_size={self.batch_size}, so that each rank has a group to draw"
+            yield (
+                f"ranks={self.ranks}: must be at most {prompts}, so that each rank has a group to "
+                "draw"
             )
         if self.updates.mini_batches > fresh:
-            raise ValueError(
-                f"updates.mini_batches={self.updates.mini_batches}: must be at most the {fresh} "
-                f"prompts that are drawn for a batch of batch_size={self.batch_size}"
-            )
+            yield f"updates.mini_batches={self.updates.mini_batches}: must be at most {prompts}"
         if self.resplit and not self.run_dir:
-            raise ValueError("resplit=true: needs run_dir, the folder of the run to continue")
+            yield "resplit=true: needs run_dir, the folder of the run to continue"
         if self.ranks > 1 and self.sampler.for_all_ranks and isinstance(self.pipeline, Sequential):
-            raise ValueError(
-                f"sampler=vllm_server: with ranks={self.ranks} it needs pipeline=overlap"
-            )
+            yield f"sampler=vllm_server: with ranks={self.ranks} it needs pipeline=overlap"
         if self.ranks > 1 and isinstance(self.optimizer, AdamW8bit):
-            raise ValueError("optimizer=adamw_8bit: needs ranks=1; use optimizer=adamw")
+            yield "optimizer=adamw_8bit: needs ranks=1; use optimizer=adamw"
 
-    def _refuse_small_groups(self) -> None:
-        """Groups of one are enough if a right and a wrong response to two prompts differ."""
-        if isinstance(self.advantage, MaxAtK) and self.advantage.k > self.group_size:
-            raise ValueError(
-                f"advantage.k={self.advantage.k}: must be at most group_size={self.group_size}"
-            )
-        if self.group_size > 1:
-            return
+    def _learns_from_groups_of_one(self) -> bool:
+        """Whether a right and a wrong response to two prompts differ in their advantages."""
         import torch
 
         advantage = with_lengths(self.advantage, torch.ones(2, dtype=torch.long))
         rewards_B = torch.tensor([0.0, 1.0], dtype=torch.float64)
         rng = np.random.default_rng(0)
         found = self.data_weighting(advantage, rewards_B, torch.arange(2), rng)
-        if not (found.advantage_B[found.live_B] != 0).any() or self.buffer.redraws:
-            raise ValueError(
+        return bool((found.advantage_B[found.live_B] != 0).any()) and not self.buffer.redraws
+
+    def _mistakes_of_the_method(self) -> Iterator[str]:
+        """Groups that are too small, and policies that nobody reads."""
+        if isinstance(self.advantage, MaxAtK) and self.advantage.k > self.group_size:
+            yield f"advantage.k={self.advantage.k}: must be at most group_size={self.group_size}"
+        if self.group_size == 1 and not self._learns_from_groups_of_one():
+            yield (
                 "group_size=1: must be at least 2, because this method compares the responses to "
                 "a prompt; algo=sao and advantage=batch_mean compare those of a batch"
             )
-
-    def _refuse_policies_that_nobody_reads(self) -> None:
         algorithm = self.algorithm()
         if not self.proximal.of_batch and "proximal" not in algorithm.needs.logps:
-            raise ValueError(
+            yield (
                 f"proximal={type(self.proximal).__name__}: no piece of the algorithm reads it; "
                 "choose one that does, as in ratio=proximal, or leave it at batch_start"
             )
         if self.reference.swap_every and not (self.kl_every or algorithm.needs_reference):
-            raise ValueError(
+            yield (
                 f"reference.swap_every={self.reference.swap_every}: with kl_every=0 nothing reads "
                 "the reference; leave it at null"
             )
         teaches = isinstance(self.reference, Teacher)
         if teaches and not algorithm.needs_reference:
-            raise ValueError(
+            yield (
                 "reference=teacher: no piece of the algorithm reads it; use algo=opd, or a "
                 "penalty as regularizer=kl_unbiased"
             )
         if isinstance(self.regularizer, Distillation) and not (
             teaches or self.reference.swap_every
         ):
-            raise ValueError(
+            yield (
                 "reference=initial: the policy begins as this model and would learn nothing from "
                 "it; name another with reference=teacher reference.path=RUN_OR_MODEL"
             )

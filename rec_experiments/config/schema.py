@@ -7,19 +7,12 @@ what does not fit is one line that names the key.
 """
 
 import contextlib
-import dataclasses
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, TypeVar, get_args
 
-from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.object_type import ObjectType
-from hydra.core.plugins import Plugins
-from hydra.plugins.config_source import ConfigResult, ConfigSource
-from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue
 from pydantic import ValidationError
 
@@ -29,9 +22,16 @@ from rec_experiments.common.pieces import TARGET, Piece, Settings
 from rec_experiments.config import plugins
 from rec_experiments.config.identity import flat
 
-PACKAGE, CONF, conf_folders = plugins.PACKAGE, plugins.CONF, plugins.conf_folders
 T = TypeVar("T", bound=Settings)
 
+# Common names of keys that are called differently here.
+COMMON_NAMES = {
+    "lr": "optimizer.learning_rate",
+    "learning_rate": "optimizer.learning_rate",
+    "batch": "batch_size",
+    "group": "group_size",
+    "k": "group_size",
+}
 VERIFIERS = f"{plugins.OURS}.datasets.verifiers"  # ours that a run folder may name
 LARGEST = 1 << 63  # of whole numbers, which torch and numpy hold in 64 bits
 UNKNOWN = "unexpected_keyword_argument"
@@ -68,23 +68,27 @@ def build(config: DictConfig, kind: type[T]) -> T:
         raise UserError(
             f"{', '.join(missing)}: {'have' if missing[1:] else 'has'} no value"
         ) from error
-    for key, value in flat(values).items():
+    leaves = flat(values)
+    for key, value in leaves.items():
         if isinstance(value, int) and abs(value) >= LARGEST:
             raise UserError(f"{key}={value}: must be below {LARGEST}")
+    for key in values.keys() - {*kind.field_names()}:
+        elsewhere = [name for name in leaves if name.endswith(f".{key}")]
+        if key in COMMON_NAMES or len(elsewhere) == 1:
+            other = COMMON_NAMES.get(key) or elsewhere[0]
+            raise UserError(f"{key}: no such key; did you mean {other}?")
     pieces = {
         key: piece(key, value) if isinstance(value, dict) and TARGET in value else value
         for key, value in values.items()
     }
-    with in_one_line(kind):
-        return kind(**pieces)
+    return made(kind, pieces)
 
 
 def piece(key: str, values: dict[str, Any]) -> Piece:
     """The object of a choice: its class by name, and its values. key: of the slot that it is for.
     Raises UserError as `build` does."""
-    cls = class_of(values[TARGET], key)
-    with in_one_line(cls, f"{key}."):
-        return cls(**{name: value for name, value in values.items() if name != TARGET})
+    given = {name: value for name, value in values.items() if name != TARGET}
+    return made(class_of(values[TARGET], key), given, f"{key}.")
 
 
 def class_of(dotted: str, key: str) -> type[Piece]:
@@ -106,14 +110,13 @@ def class_of(dotted: str, key: str) -> type[Piece]:
     return found
 
 
-@contextlib.contextmanager
-def in_one_line(cls: type[Settings], prefix: str = "") -> Iterator[None]:
-    """Turn pydantic's error about an object of `cls` into a UserError: key, value, what is allowed.
+def made(cls: type[T], values: dict[str, Any], prefix: str = "") -> T:
+    """An object with these values. prefix: what stands before their names in errors.
 
-    prefix: what stands before the names of the fields.
+    Raises UserError, one line with key, value and what is allowed, for what pydantic refuses.
     """
     try:
-        yield
+        return cls(**values)
     except ValidationError as error:
         raise UserError(_line(error, cls, prefix)) from error
 
@@ -184,9 +187,7 @@ def restore(resolved: dict[str, Any], words: Sequence[str] = ()) -> DictConfig:
         _check_trusted(key, value[TARGET], [plugins.OURS, *roots], named)
         for name in class_of(value[TARGET], key).imported:
             _check_trusted(f"{key}.{name}", value.get(name), [VERIFIERS, *roots], named)
-    config = OmegaConf.create(resolved)
-    OmegaConf.set_struct(config, True)
-    return config
+    return OmegaConf.create(resolved)
 
 
 def _check_trusted(key: str, dotted: Any, roots: list[str], named: list[str]) -> None:
@@ -199,83 +200,3 @@ def _check_trusted(key: str, dotted: Any, roots: list[str], named: list[str]) ->
             f"{key}={dotted}: only the run folder names it, so it is not imported; repeat "
             f"{key}={dotted} on the command line, or install its package (docs/extending.md)"
         )
-
-
-# Hydra -------------------------------------------------------------------------------------------
-
-
-class ClassSource(ConfigSource):
-    """Classes by their dotted names, as choices of any group: weight=my_module.MyWeight."""
-
-    @staticmethod
-    def scheme() -> str:
-        return "class"
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        group, _, dotted = config_path.partition("/")
-        values = {TARGET: dotted, **_defaults(class_of(dotted, group))}
-        return ConfigResult(
-            provider=self.provider,
-            path=self.full_path(),
-            config=OmegaConf.create(values),
-            header={"package": None},
-        )
-
-    def available(self) -> bool:
-        return True
-
-    def is_group(self, config_path: str) -> bool:
-        return False
-
-    def is_config(self, config_path: str) -> bool:
-        _, _, dotted = config_path.partition("/")
-        return "." in dotted and all(part.isidentifier() for part in dotted.split("."))
-
-    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        return []
-
-
-def _defaults(cls: type) -> dict[str, Any]:
-    """The values of a class's fields, MISSING where it has no default."""
-    found: dict[str, Any] = {}
-    for each in dataclasses.fields(cls):
-        if each.default is not dataclasses.MISSING:
-            found[each.name] = each.default
-        elif each.default_factory is not dataclasses.MISSING:
-            found[each.name] = each.default_factory()
-        else:
-            inner = _types(cls)[each.name]
-            found[each.name] = _defaults(inner) if _types(inner) else MISSING
-    return found
-
-
-class SearchPath(SearchPathPlugin):
-    """Registered at run time, not installed, so that other programs with Hydra do not see it."""
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        for folder in conf_folders()[1:]:
-            search_path.append(provider=folder.parent.name, path=f"file://{folder}")
-        search_path.append(provider=plugins.OURS, path=f"{ClassSource.scheme()}://")
-
-
-def register() -> None:
-    """Make classes by their names and the configuration of outside packages known to Hydra. Raises
-    UserError for a package that does not fit."""
-    conf_folders()
-    _ignore_plugins_here()
-    for plugin in (ClassSource, SearchPath):
-        Plugins.instance().register(plugin)
-
-
-def _ignore_plugins_here() -> None:
-    """Keep Hydra, which imports every module of `hydra_plugins`, from those of the current folder:
-    `python -m` searches it first, and it may be the folder of somebody else's data."""
-    before = sys.path[:]
-    sys.path[:] = [place for place in before if Path(place).resolve() != Path.cwd()]
-    try:
-        found = importlib.import_module("hydra_plugins")
-        found.__path__ = [*found.__path__]  # that of a namespace would follow sys.path
-    except ModuleNotFoundError:
-        sys.modules["hydra_plugins"] = None  # type: ignore[assignment]  # Hydra takes it as missing
-    finally:
-        sys.path[:] = before

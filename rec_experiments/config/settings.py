@@ -16,7 +16,7 @@ import yaml
 
 from rec_experiments.common.pieces import TARGET
 from rec_experiments.config.identity import NOT_IDENTITY, flat
-from rec_experiments.config.plugins import conf_file, conf_folders
+from rec_experiments.config.plugins import choices_by_group, conf_file
 from rec_experiments.rollout.schedule import ages_of
 
 Settings = dict[str, Any]  # by dotted key; also `algo`, the name of the preset
@@ -79,7 +79,7 @@ def below(key: str, found: Settings) -> Settings:
 
 @functools.cache
 def _groups() -> frozenset[str]:
-    return frozenset(folder.name for conf in conf_folders() for folder in conf.glob("*/"))
+    return frozenset(choices_by_group())
 
 
 @functools.cache

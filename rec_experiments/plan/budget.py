@@ -8,7 +8,7 @@ import yaml
 from transformers import PretrainedConfig
 
 from rec_experiments.common.errors import UserError
-from rec_experiments.config import schema
+from rec_experiments.config import plugins
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.labels import gpus_of
 from rec_experiments.plan import at, constants
@@ -177,4 +177,4 @@ def places(
 
 def layouts() -> list[str]:
     """The choices of config group gpus, such as 8x80gb."""
-    return sorted(file.stem for file in (schema.CONF / "gpus").glob("*.yaml"))
+    return sorted(file.stem for file in (plugins.CONF / "gpus").glob("*.yaml"))

@@ -10,17 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rec_experiments.common.errors import UserError, first_line, meant
 from rec_experiments.common.pieces import Settings
-from rec_experiments.config import schema
-from rec_experiments.config.composition import choices_by_group, explain
-from rec_experiments.config.plugins import conf_file
+from rec_experiments.config import plugins, schema
+from rec_experiments.config.composition import parse
 from rec_experiments.runs import metrics
 
 SWEEP_KEYS = ("sweep", "scale")  # overrides that choose the jobs, and are no part of one
@@ -119,7 +116,7 @@ class Point:
 
 def names() -> list[str]:
     """All figures with a sweep: the paper's in its order, then those of other packages."""
-    found = [[*(folder / "sweep").glob("*.yaml")] for folder in schema.conf_folders()]
+    found = [[*(folder / "sweep").glob("*.yaml")] for folder in plugins.conf_folders()]
     return [name for files in found for _, name in sorted((len(f.stem), f.stem) for f in files)]
 
 
@@ -164,10 +161,11 @@ def _layers(name: str) -> list[dict[str, Any]]:
 
 def _read(file: str) -> dict[str, Any]:
     """A file of conf, ours or an outside package's. Raises UserError if there is none."""
-    if found := conf_file(file):
+    if found := plugins.conf_file(file):
         return yaml.safe_load(found.read_text(encoding="utf-8"))
     group, _, choice = file.rpartition("/")
-    raise UserError(f"{group}={choice}: no such choice; {meant(choice, choices_by_group()[group])}")
+    allowed = plugins.choices_by_group()[group]
+    raise UserError(f"{group}={choice}: no such choice; {meant(choice, allowed)}")
 
 
 def claim_seeds(scale: str) -> list[int] | None:
@@ -232,8 +230,8 @@ def _figure(name: str, node: dict[str, Any]) -> Figure:
         ],
         "hours": node["hours"][node["setting"]],
     }
-    with schema.in_one_line(Figure, OF_SWEEP):
-        return Figure(**{key: (node | made)[key] for key in Figure.field_names()})
+    values = {key: (node | made)[key] for key in Figure.field_names()}
+    return schema.made(Figure, values, OF_SWEEP)
 
 
 def _title(node: dict[str, Any]) -> str:
@@ -242,14 +240,6 @@ def _title(node: dict[str, Any]) -> str:
     if "topic" not in node:
         return figure
     return f"{figure}: {node['topic']} on {node['names'].get(node['setting'], node['setting'])}"
-
-
-def parse(overrides: Iterable[str]) -> list[Override]:
-    """The overrides, parsed. Raises UserError for one that cannot be read."""
-    try:
-        return OverridesParser.create().parse_overrides([*overrides])
-    except HydraException as error:
-        raise UserError(explain(error)) from error
 
 
 def _of_runs(overrides: Iterable[str]) -> dict[str, Override]:

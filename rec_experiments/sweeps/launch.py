@@ -13,13 +13,13 @@ from hydra.utils import instantiate
 from rec_experiments.common.errors import ELSEWHERE, UserError, printable
 from rec_experiments.common.pieces import class_name
 from rec_experiments.config import schema
-from rec_experiments.config.composition import composing
+from rec_experiments.config.composition import composing, parse, search_path
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.config.labels import tracked_name
 from rec_experiments.runs import provenance
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.runs.trackers import track_finished
-from rec_experiments.sweeps.figures import OF_SWEEP, load_figure, parse
+from rec_experiments.sweeps.figures import OF_SWEEP, load_figure
 from rec_experiments.sweeps.jobs import Job, distinct, finished, jobs
 from rec_experiments.sweeps.local import Task
 from rec_experiments.sweeps.manifest import multirun_name, output_folder, write_manifest
@@ -89,7 +89,9 @@ def _launcher(overrides: Sequence[str]) -> Any:
         if each.is_hydra_override() and not each.key_or_group.startswith(OF_SWEEP)
     ]
     with composing():
-        composed = hydra.compose("config", chosen, return_hydra_config=True).hydra
+        composed = hydra.compose(
+            "config", [*search_path(), *chosen], return_hydra_config=True
+        ).hydra
         try:
             launcher = instantiate(composed.launcher)
         except InstantiationException as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rec_experiments.common.errors import UserError, first_line
 from rec_experiments.common.files import PRIVATE, write_atomic
-from rec_experiments.config import plugins, schema
+from rec_experiments.config import plugins
 from rec_experiments.runs import provenance
 from rec_experiments.sweeps.jobs import Job, output_of
 
@@ -93,7 +93,7 @@ def copy_code(target: Path) -> None:
             if name == "__pycache__" or Path(folder, name).resolve() in ignored
         }
 
-    shutil.copytree(schema.PACKAGE, ours, ignore=left_out)
-    shutil.copytree(schema.CONF, ours / "conf", ignore=left_out, dirs_exist_ok=True)
+    shutil.copytree(plugins.PACKAGE, ours, ignore=left_out)
+    shutil.copytree(plugins.CONF, ours / "conf", ignore=left_out, dirs_exist_ok=True)
     plugins.copy(target, left_out)
     write_atomic(target / provenance.SOURCE, json.dumps(provenance.source()).encode(), PRIVATE)

@@ -17,7 +17,8 @@ from rec_experiments.algo.clips import OneSide
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.pieces import Needs, Piece
 from rec_experiments.config import schema
-from rec_experiments.config.composition import choices_by_group, composing
+from rec_experiments.config.composition import composing
+from rec_experiments.config.plugins import choices_by_group
 
 SLOTS = [field.name for field in dataclasses.fields(compose())]
 CHOICES = [f"{slot}/{name}" for slot in SLOTS for name in choices_by_group()[slot]]

@@ -27,7 +27,7 @@ from rec_experiments.algo.loss import tokens
 from rec_experiments.common import rng
 from rec_experiments.common.batch import StepIndex
 from rec_experiments.common.errors import UserError
-from rec_experiments.config.schema import CONF
+from rec_experiments.config.plugins import CONF
 from rec_experiments.config.standalone import StandaloneAlgorithm, of_configuration
 from rec_experiments.training.policies import Interpolated
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from rec_experiments.analysis.results import stability
-from rec_experiments.config.schema import CONF
+from rec_experiments.config.plugins import CONF
 
 TABLES = yaml.safe_load(published.TABLES.read_text())
 RATE = published.RATES[0]

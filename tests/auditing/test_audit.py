@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 import rec_experiments
 from rec_experiments.auditing.batch import of, read
 from rec_experiments.auditing.statistics import effective_share, measure
-from rec_experiments.cli.main import call_command
+from rec_experiments.cli.main import run_command
 from rec_experiments.common.errors import UserError
 
 SEED = 3
@@ -233,12 +233,12 @@ def test_lines_end_where_json_lines_do(tmp_path):
 
 def test_the_command(clean, tmp_path, capsys):
     torch.save(clean, tmp_path / "clean.pt")
-    call_command("audit", str(tmp_path / "clean.pt"), f"--html={tmp_path / 'page.html'}")
+    run_command("audit", str(tmp_path / "clean.pt"), f"--html={tmp_path / 'page.html'}")
     assert "no finding" in capsys.readouterr().out
     assert "no finding" in (tmp_path / "page.html").read_text()
     torch.save(planted.shifted(clean), tmp_path / "shifted.pt")
     with pytest.raises(SystemExit) as ended:
-        call_command("audit", str(tmp_path / "shifted.pt"), "--json")
+        run_command("audit", str(tmp_path / "shifted.pt"), "--json")
     assert ended.value.code == 1
     [finding] = json.loads(capsys.readouterr().out)["findings"]
     assert finding["fault"] == "shifted log-probabilities"

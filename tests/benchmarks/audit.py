@@ -26,7 +26,6 @@ import made  # noqa: E402
 import planted  # noqa: E402
 
 import rec_experiments  # noqa: E402
-from rec_experiments.config import schema  # noqa: E402
 
 SMALL = ("batch_size=8", "eval_problems=8", "kl_every=0", "steps=60")
 SCHEDULES = (
@@ -125,7 +124,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    schema.register()
     parts = [iter([large()])]
     if options.seeds:
         lab = planted.miniature()

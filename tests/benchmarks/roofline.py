@@ -18,7 +18,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from rec_experiments.common.batch import Rollouts
-from rec_experiments.config import schema
+from rec_experiments.config import plugins, schema
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.rollout.worker import LocalWorker
 from rec_experiments.runs.prepare import prepare
@@ -74,7 +74,7 @@ class Enough(Exception):
 
 def steps_of(overrides: tuple[str, ...], warm: int, steps: int) -> tuple[Counter, Any, list]:
     """Seconds by stage of some steps of a run, after others to warm up; its model and batches."""
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+    with initialize_config_dir(str(plugins.CONF), version_base="1.3"):
         experiment = schema.build(compose("config", [*ALONE, *overrides]), Experiment)
     trainer = prepare(experiment)
     stages, batches = Stages(), []
@@ -153,7 +153,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_args()
-    schema.register()
     for title, overrides, period in (
         ("the miniature as it is", (), 20),
         ("every response different, every group live", WORST, 1),

@@ -11,11 +11,9 @@ import sys
 import pytest
 import yaml
 from conftest import SMALL, composed, experiment, refused, resolve
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from rec_experiments.cli import train
-from rec_experiments.cli.main import run_command
+from rec_experiments.cli.main import main, run_command
 from rec_experiments.common.errors import UserError
 from rec_experiments.config import schema
 from rec_experiments.config.experiment import Experiment
@@ -30,25 +28,22 @@ CASES = (
     ("lr=1e-5", "did you mean optimizer.learning_rate?"),
     ("sync.intervall=3", "no such key; did you mean sync.interval?"),
     ("=3", "=3: must be KEY=VALUE"),
-    ("verifier_timeout=nan", "did you mean dataset.verifier_timeout?"),
-    ("model.warm_start.step=3", "did you mean model.warm_start.steps?"),
-    ("clip.outer_low=0.6", "allowed: _target_, high, low"),
+    ("clip.outer_low=0.6", "allowed: high, low"),
     ("+foo=3", "foo: no such key; allowed: "),
     ("+clip.hi=3", "clip.hi: no such key; did you mean clip.high?"),
-    ("+model.warm_start.step=3", "no such key; did you mean model.warm_start.steps?"),
     ("sync=3", "sync=3: no such choice"),
-    ("scale=paper", "scale: can be chosen only with a sweep, as in -m sweep=fig3"),
+    ("scale=paper", "scale=paper: belongs to a sweep, which needs -m, as in -m sweep=fig3"),
     (
         "-m sweep=fig1",
         "sweep=fig1: this figure is computed without runs: python -m rec_experiments figures fig1",
     ),
-    ("sweep=fig3", "sweep=fig3: starts all runs of a figure, so it needs -m"),
+    ("sweep=fig3", "sweep=fig3: belongs to a sweep, which needs -m"),
     ("seed", "seed"),
     ("optimizer.betas=[0.9", "optimizer.betas=[0.9: cannot be read"),
     ("run_dir=a~b", "such a value needs quotes: 'run_dir=\"a~b\"'"),
-    ("model=pretrained", "model.path: has no value"),
     ("model=pretrained dataset=own", "dataset.verifier, model.path: have no value"),
     ("seed=${nowhere}", "nowhere"),
+    ("optimizer.betas.x=1", "optimizer.betas.x=1: no such key"),
     # classes
     ("clip=timeit.nothing", "clip=timeit.nothing: cannot be imported (AttributeError"),
     (
@@ -64,8 +59,6 @@ CASES = (
     ("adapter=lora", "adapter=lora: needs a model of transformers without a warm start"),
     # types
     ("steps=many", "steps=many: must be a whole number"),
-    ("seed=0.5", "seed=0.5: must be a whole number"),
-    ("steps=true", "steps=true: must be a whole number"),
     ("steps=null", "steps=null: must be a whole number"),
     ("clip.low=tight", "clip.low=tight: must be a number, or null"),
     ("optimizer.betas=0.9", "optimizer.betas=0.9: must be a list"),
@@ -80,8 +73,6 @@ CASES = (
     ("dataset.max_response_tokens=5000", "exceeds the model's context of 4096 tokens"),
     ("model=pretrained model.path=./no-such-model", "model.path=./no-such-model: no such folder"),
     ("batch_size=1000000000000", "batch_size=1000000000000: "),
-    ("group_size=1000000000000", "batch_size=4: "),
-    ("eval_samples=1000000000000", "eval_samples=1000000000000: "),
     ("run_dir=/dev/null/run", "run_dir=/dev/null/run"),
 )
 
@@ -98,41 +89,31 @@ def test_bad_input_is_one_line_and_leaves_nothing(words, told, tmp_path, monkeyp
 RANGES = (
     ("", "seed=-1", "at least 0"),
     ("", "seed=18446744073709551616", "below 9223372036854775808"),
-    ("", "group_size=0", "at least 1"),
     ("", "group_size=1", "at least 2, because this method compares"),
     ("algo=dapo advantage=batch_mean data_weighting=uniform", "group_size=1", "at least 2"),
     ("", "steps=0", "at least 1"),
     ("", "micro_batch_size=0", "at least 1, or null"),
     ("", "threads=1000000", "at most 1024"),
-    ("", "device=abacus", "one of auto, cpu, cuda"),
     ("", "ranks=17", "at most the 16 prompts"),
     ("", "clip.low=1.5", "at most 1, or null"),
     ("", "clip.high=.nan", "a finite number"),
-    ("", "optimizer.learning_rate=.inf", "a finite number"),
     ("", "optimizer.betas=[0.9,1]", "optimizer.betas.1=1: must be below 1"),
     ("", "optimizer.betas=[0.9]", "a list of at least 2"),
     ("algo=rec_ring", "clip.low=0.7", "clip.outer_low=0.6: must be at least low=0.7"),
     ("", "sync.interval=1000000000000", "at most 1000000"),
     ("", "sync.offset=1000000000000", "at most 1000000"),
     ("sync=offline", "sync.offset=3", "must be 0"),
-    ("sync=in_flight", "sync.max_age=-1", "at least 0"),
     ("sync=in_flight", "sync.interval=2", "sync.interval=2: must be 1"),
     ("sync=in_flight", "sync.versions=1", "at least 2"),
     ("sync=in_flight sync.offset=2", "sync.max_age=1", "at least offset=2"),
-    ("sync=in_flight", "sync.late=never", "one of wait, drop"),
-    ("sync=in_flight", "sync.cache=lost", "one of recomputed, kept"),
     ("sync=in_flight dataset=calculator", "seed=0", "a data set whose responses have one turn"),
     ("sync=in_flight sampler=vllm", "sync.cache=kept", "or sampler=native"),
     ("", "sampler.temperature=1e-300", "at least 0.001"),
     ("", "sampler.eval_temperature=1e-300", "at least 0.001, or 0"),
     ("sampler=vllm", "sampler.eval_temperature=0.001", "at least 0.01, or 0"),
-    ("algo=red_weight", "data_weighting.temperature=.nan", "greater than 0"),
-    ("algo=grpo", "advantage.ddof=2", "one of 0, 1"),
     ("algo=max_at_k", "advantage.k=9", "at most group_size=8"),
     ("correction=band", "correction.low=2", "between 0 and 1"),
-    ("correction=k3", "correction.high=-1", "at least 0"),
     ("correction=kpop", "correction.low=0.5", "between 0 and 0"),
-    ("correction=geometric", "correction.measure=sum", "one of token"),
     ("weight=bounded", "weight.floor=1.3", "at most cap=1.2"),
     ("weight=capped", "weight.cap=1e9", "at most"),
     ("clip=balanced", "clip.lower_start=0.95", "between 0 and lower_end"),
@@ -140,7 +121,6 @@ RANGES = (
     ("clip=covariance", "clip.above=6", "at most below=5.0"),
     ("reward=noise", "reward.low=2", "at most high=1.0"),
     ("", "model.heads=5", "must divide hidden_size=64"),
-    ("", "model.warm_start.learning_rate=.inf", "a finite number"),
     ("", "model.warm_start.steps=-1", "at least 0"),
     ("model=pretrained model.shared_prompts=true", "model.attention=eager", "must be sdpa"),
     ("model=pretrained model.shared_prompts=true", "model.packed=true", "must be false"),
@@ -151,14 +131,12 @@ RANGES = (
     ("dataset=math", "dataset.train.hub=nowhere", "must be OWNER/NAME"),
     ("dataset=math", "dataset.evaluation.hub=null", "path=null: must be a local folder or file"),
     ("dataset=math +dataset.train.filter.level='('", "seed=0", "level=(: must be a regular"),
-    ("dataset=math", "dataset.verifier_workers=0", "at least 1"),
     ("dataset=calculator", "dataset.max_turns=2", "must be greater than max_steps"),
     ("", "updates.mini_batches=17", "at most the 16 prompts"),
     ("buffer=replay", "buffer.reuse=16", "below batch_size=16"),
     ("proximal=moving_average", "proximal.decay=0.9", "ratio=proximal"),  # which nobody reads
     ("reference=swapped", "kl_every=0", "reference.swap_every=20"),  # which nobody reads
     ("pipeline=overlap", "pipeline.device=cpu", "must be a text like"),
-    ("tracking=wandb", "tracking.mode=loud", "one of online, offline"),
 )
 
 
@@ -173,14 +151,6 @@ def test_a_value_out_of_range_names_its_key(choices, line, told):
     assert told in message
     assert key.rpartition(".")[0].partition(".")[0] in message
     assert "\n" not in message
-
-
-def test_the_home_folder_is_known_on_the_command_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["rec_experiments", "output_dir=~/runs", "--cfg", "job"])
-    GlobalHydra.instance().clear()
-    train.main()
-    assert f"output_dir: {tmp_path}/runs\n" in capsys.readouterr().out
 
 
 def test_absent_vllm_is_one_line_that_names_the_extra(tmp_path, monkeypatch, capfd):
@@ -214,7 +184,7 @@ def test_bad_data_is_one_line(name, tmp_path, monkeypatch, capfd):
     for file, content in (files or {}).items():
         (tmp_path / "data" / file).write_text(content, errors="surrogateescape")
     before = sorted(tmp_path.rglob("*"))
-    for entry in (train.main, lambda: run_command("check", *sys.argv[1:])):
+    for entry in (main, lambda: run_command("check", *sys.argv[1:])):
         line = refused(["dataset=gsm8k", "dataset.path=data"], monkeypatch, capfd, entry)
         assert all(part in line for part in expected)
     assert sorted(tmp_path.rglob("*")) == before
@@ -250,7 +220,7 @@ def test_an_error_of_ours_keeps_its_traceback_and_never_exits_0(tmp_path):
         "def boom(*a, **k): raise RuntimeError('no luck')\n"
         "t.Trainer.update = boom\n"
         "sys.argv = ['rec_experiments', *sys.argv[1:]]\n"
-        "from rec_experiments.cli.train import main\n"
+        "from rec_experiments.cli.main import main\n"
         "main()\n"
     )
     done = subprocess.run(

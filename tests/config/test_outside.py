@@ -24,25 +24,18 @@ from rec_experiments.runs.prepare import prepare
 from rec_experiments.runs.saved import experiment_of
 
 ROOT = Path(__file__).parents[2]
-CHECKOUT = [str(ROOT)]
 OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
 EXAMPLES = ("my_algorithm", "my_dataset")
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
-    """A folder with the examples installed."""
-    folder = tmp_path_factory.mktemp("site")
+def environment(tmp_path_factory) -> dict[str, str]:
+    """Of a process that has the examples installed beside this checkout."""
+    site = str(tmp_path_factory.mktemp("site"))
     examples = [str(ROOT / "examples" / name) for name in EXAMPLES]
-    install = [sys.executable, "-m", "pip", "install", "--target", str(folder), *examples]
-    subprocess.run([*install, *OFFLINE], check=True, timeout=120)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def environment(site) -> dict[str, str]:
-    """Of a process that has the examples beside this checkout."""
-    return {"PYTHONPATH": os.pathsep.join([str(site), *CHECKOUT])}
+    install = [sys.executable, "-m", "pip", "install", "--target", site, *examples, *OFFLINE]
+    subprocess.run(install, check=True, timeout=120)
+    return {"PYTHONPATH": os.pathsep.join([site, str(ROOT)])}
 
 
 def python(*arguments: str, cwd: Path, **environment: str) -> str:
@@ -54,28 +47,22 @@ def python(*arguments: str, cwd: Path, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def finished(environment, tmp_path_factory) -> Path:
-    """The folder of a run that uses all that the examples add, in processes of their own too."""
-    cwd = tmp_path_factory.mktemp("run")
+def test_a_run_is_recorded_and_read_from_python(environment, tmp_path):
+    """It uses all that the examples add, in processes of their own too."""
     data = ("dataset=my_dataset", "dataset.verifier_workers=1", "pipeline=overlap")
-    done = command(*SMALL, "algo=my_algorithm", *data, cwd=cwd, **environment)
+    done = command(*SMALL, "algo=my_algorithm", *data, cwd=tmp_path, **environment)
     assert done.returncode == 0, done.stderr
     assert "Σ M · min(ρ, 2) · ∇log π_θ" in done.stdout
-    [folder] = (cwd / "runs").iterdir()
-    return folder
-
-
-def test_a_run_is_recorded_and_read_from_python(finished, environment, tmp_path):
-    assert json.loads((finished / "status.json").read_text())["state"] == "done"
-    assert finished.name.startswith("myalgorithm_")
-    provenance = json.loads((finished / "provenance.json").read_text())
+    [folder] = (tmp_path / "runs").iterdir()
+    assert json.loads((folder / "status.json").read_text())["state"] == "done"
+    assert folder.name.startswith("myalgorithm_")
+    provenance = json.loads((folder / "provenance.json").read_text())
     assert provenance["versions"]["my_algorithm"] == "0.1.0"
     script = f"""
 import pathlib, yaml
 from rec_experiments import sweeps
 from rec_experiments.runs.saved import experiment_of
-folder = pathlib.Path({str(finished)!r})
+folder = pathlib.Path({str(folder)!r})
 experiment = experiment_of(folder, ["steps=9"])
 assert experiment.config() == {{**yaml.safe_load(open(folder / "config.yaml")), "steps": 9}}
 print(type(experiment.weight).__module__, sweeps.names()[-1])
@@ -205,8 +192,6 @@ def test_a_dotted_class_has_its_defaults_and_its_ranges(mine):
         ("_target_: mine.Mine\ncap: [2\n", r"^/.*weight/a6\.yaml, line 3: is not YAML \(expected"),
         ("_target_: mine.Mine\ncup: 2\n", r"^weight\.cup: no such key; did you mean weight\.cap"),
         ("_target_: mine.Mine\ncap: two\n", r"^weight\.cap=two: must be a number$"),
-        ("_target_: mine.Nine\n", r"^weight=mine\.Nine: cannot be imported \(AttributeError"),
-        ("_target_: os.path.join\n", r"^weight=os\.path\.join: must be a class derived from"),
         ("cap: 2\n", r"^weight: its choice names no class; its file needs a line `_target_"),
         ("", r"^weight: its choice names no class"),
     ],
@@ -241,11 +226,11 @@ def test_a_piece_that_breaks_its_protocol_is_refused(mine, body):
         prepare(dataclasses.replace(experiment(*SMALL, "algo=grpo_kl"), weight=weight))
 
 
-@pytest.mark.parametrize("file", ["clip/ring.yaml", "sweep/fig3.yaml", "config.yaml"])
+@pytest.mark.parametrize("file", ["sweep/fig3.yaml", "config.yaml"])
 def test_a_file_that_would_be_hidden_is_told(installed, file):
     installed("a3", "", file)
     with pytest.raises(UserError, match=f"^package a3: rec_experiments has a conf/{file} already"):
-        schema.register()
+        plugins.choices_by_group()
 
 
 def test_a_package_that_is_not_there_is_told(installed, tmp_path):
@@ -253,7 +238,7 @@ def test_a_package_that_is_not_there_is_told(installed, tmp_path):
     (tmp_path / "a4" / "__init__.py").unlink()
     (tmp_path / "a4").rmdir()
     with pytest.raises(UserError, match=r"^package a4: a4 must be a folder with an "):
-        schema.register()
+        plugins.choices_by_group()
 
 
 # Folders of strangers -----------------------------------------------------------------------------
@@ -271,11 +256,9 @@ def hostile(folder: Path, group: str, **values: str) -> Path:
 @pytest.mark.parametrize(
     ("group", "key", "name"),
     [
-        ("weight", "_target_", "timeit.timeit"),
         ("weight", "_target_", "spy.Spy"),
-        ("dataset", "verifier", "timeit.timeit"),
         ("dataset", "verifier", "spy.judge"),
-        ("dataset", "verifier", "rec_experiments.cli.main.call_command"),
+        ("dataset", "verifier", "rec_experiments.cli.main.run_command"),
     ],
 )
 def test_what_only_a_folder_names_is_not_imported(group, key, name, tmp_path, monkeypatch):
@@ -296,9 +279,9 @@ def test_the_command_line_may_name_it(mine, tmp_path):
         experiment_of(run, words[1:])
 
 
-@pytest.mark.parametrize("file", ["hydra_plugins/spy.py", "hydra_plugins/__init__.py"])
-def test_plugins_in_the_current_folder_are_not_imported(file, tmp_path):
+def test_plugins_in_the_current_folder_are_not_imported(tmp_path):
     (tmp_path / "hydra_plugins").mkdir()
-    (tmp_path / file).write_text("raise SystemExit('imported')")
+    for file in ("spy.py", "__init__.py"):
+        (tmp_path / "hydra_plugins" / file).write_text("raise SystemExit('imported')")
     done = command("--cfg", "job", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

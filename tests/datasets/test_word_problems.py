@@ -5,12 +5,12 @@ import re
 import pytest
 import yaml
 
-from rec_experiments.config import schema
+from rec_experiments.config import plugins
 from rec_experiments.datasets.word_problems import WordProblems
 
 
 def dataset(**changes):
-    values = yaml.safe_load((schema.CONF / "dataset" / "word_problems.yaml").read_text())
+    values = yaml.safe_load((plugins.CONF / "dataset" / "word_problems.yaml").read_text())
     del values["_target_"]
     return WordProblems(**{**values, "train_problems": 500, "eval_problems": 50, **changes})
 

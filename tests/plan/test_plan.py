@@ -20,7 +20,7 @@ from transformers import Gemma3Config, GPT2Config, LlamaConfig
 from rec_experiments.cli import plan as command
 from rec_experiments.cli.main import run_command
 from rec_experiments.common.errors import UserError
-from rec_experiments.config import schema
+from rec_experiments.config import plugins
 from rec_experiments.config.plugins import CONF
 from rec_experiments.plan import at, budget, constants, memory, usual
 from rec_experiments.plan.sampler import SamplerMemory
@@ -118,7 +118,7 @@ def test_the_hours_of_a_sweep_are_those_of_the_plan(monkeypatch):
     monkeypatch.setattr(
         budget, "training_memory", lambda *_: dict.fromkeys(use, memory.Use(0.0, 0.0))
     )
-    given = yaml.safe_load((schema.CONF / "scale" / "paper.yaml").read_text())["hours"]
+    given = yaml.safe_load((plugins.CONF / "scale" / "paper.yaml").read_text())["hours"]
     assert {f"paper/{name}" for name in given} == set(constants()["response_tokens"])
     for name, said in given.items():
         setting = f"setting=paper/{name}"

@@ -14,11 +14,10 @@ import pytest
 import torch
 import transformers
 from conftest import experiment
-from hydra.core.global_hydra import GlobalHydra
 from language_models import CHATML, SIZES
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from rec_experiments.cli import train
+from rec_experiments.cli.main import main
 from rec_experiments.common.errors import UserError
 from rec_experiments.datasets.verifiers.marks import final_answer
 from rec_experiments.policy.chat import ChatTemplate
@@ -123,8 +122,7 @@ def test_local_model(family, folders, tmp_path, monkeypatch):
     arguments = (*TWO_STEPS, f"model.path={folders[family]}", *overrides, "run_dir=run")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["rec_experiments", *arguments])
-    GlobalHydra.instance().clear()
-    train.main()
+    main()
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert all(row["train/grad_norm"] > 0 for row in rows[1:])

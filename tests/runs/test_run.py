@@ -16,7 +16,7 @@ import pytest
 from conftest import SMALL, experiment
 from conftest import run as train_until
 
-from rec_experiments.cli.command import one_line_errors
+from rec_experiments.cli.errors import one_line_errors
 from rec_experiments.common.errors import STOPPING, Diverged, UserError, mistake, printable
 from rec_experiments.runs import run as running
 from rec_experiments.runs.run import recording_early_end
@@ -226,6 +226,7 @@ def followed(cause: Exception) -> Exception:
         (ModuleNotFoundError("Could not import module"), None),
         (OSError(36, "File name too long", "x" * 300), "xxx: is too long"),
         (ModuleNotFoundError("No module", name="rec_experiments.gone"), None),
+        (MemoryError("Unable to allocate 59.6 GiB"), "machine has (Unable to allocate 59.6 GiB)"),
         (OSError(5, "Input/output error"), None),
     ],
 )

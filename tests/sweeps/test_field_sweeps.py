@@ -16,7 +16,7 @@ from fabricated import STABLE, rows_of, write_run
 from rec_experiments import sweeps
 from rec_experiments.cli.main import run_command
 from rec_experiments.common.pieces import class_name
-from rec_experiments.config import schema
+from rec_experiments.config import plugins, schema
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.sweeps.jobs import distinct
 from rec_experiments.sweeps.manifest import write_manifest
@@ -30,7 +30,7 @@ def expanded(name, scale, *overrides):
 
 def choice(group, name):
     """What a file of conf says itself."""
-    return yaml.safe_load((schema.CONF / group / f"{name}.yaml").read_text())
+    return yaml.safe_load((plugins.CONF / group / f"{name}.yaml").read_text())
 
 
 # Presets ----------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def choice(group, name):
 def test_every_preset_stands_at_its_defaults_in_the_sweep_of_presets():
     figure, _ = expanded("presets", "mini", "seed=0")
     plain = {lines[0]: label for label, lines in figure.arms.items() if len(lines) == 1}
-    presets = {path.stem for path in (schema.CONF / "algo").glob("*.yaml")}
+    presets = {path.stem for path in (plugins.CONF / "algo").glob("*.yaml")}
     assert set(plain) == {f"algo={name}" for name in presets - {"opd"}}  # which needs a teacher
     for line, label in plain.items():
         assert label.startswith(choice("algo", line.removeprefix("algo="))["algo"]["name"])
@@ -178,7 +178,7 @@ def test_the_files_of_the_tables_have_their_columns(table, tmp_path):
 STAND_INS = [
     f"{scale}/{file.stem}"
     for scale in ("mini", "mini_chain")
-    for file in sorted((schema.CONF / "setting" / scale).glob("*.yaml"))
+    for file in sorted((plugins.CONF / "setting" / scale).glob("*.yaml"))
 ]
 
 

@@ -25,7 +25,7 @@ from submitit.helpers import DelayedSubmission
 from rec_experiments import sweeps
 from rec_experiments.cli.main import run_command
 from rec_experiments.common.errors import UserError
-from rec_experiments.config import schema
+from rec_experiments.config import plugins
 from rec_experiments.runs import provenance
 from rec_experiments.runs.run_folder import RunFolder
 from rec_experiments.sweeps import submission
@@ -225,8 +225,8 @@ def test_a_copy_of_the_code_runs_from_its_folder(tmp_path):
     submission.copy_code(copy)
     assert not list(copy.rglob("__pycache__"))
     script = (
-        "from rec_experiments.config import schema; from rec_experiments.runs import provenance;"
-        "print(schema.CONF, provenance.source())"
+        "from rec_experiments.config import plugins; from rec_experiments.runs import provenance;"
+        "print(plugins.CONF, provenance.source())"
     )
     said = subprocess.run(
         [sys.executable, "-P", "-c", script], env={**os.environ, "PYTHONPATH": str(copy)},
@@ -242,8 +242,8 @@ def test_what_git_ignores_is_not_copied(tmp_path, monkeypatch):
     for file in (package / "api.py", conf / "a.yaml", conf / "mine.yaml"):
         file.parent.mkdir(exist_ok=True)
         file.write_text("")
-    monkeypatch.setattr(schema, "PACKAGE", package)
-    monkeypatch.setattr(schema, "CONF", conf)
+    monkeypatch.setattr(plugins, "PACKAGE", package)
+    monkeypatch.setattr(plugins, "CONF", conf)
     monkeypatch.setattr(submission.provenance, "ignored", lambda: {(conf / "mine.yaml").resolve()})
     submission.copy_code(copy)
     files = {file.name for file in (copy / "rec_experiments").rglob("*") if file.is_file()}

@@ -123,7 +123,7 @@ def slowed(path, write, given_up):
     stream(path, in_part, given_up)
 
 checkpoints.stream = slowed
-from rec_experiments.cli.train import main
+from rec_experiments.cli.main import main
 main()
 """
 

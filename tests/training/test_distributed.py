@@ -364,7 +364,7 @@ def test_failing_rank(tmp_path):
         "    if rollouts.index == 1 and trainer.world.rank == 1: raise RuntimeError('no luck')\n"
         "    return update(trainer, rollouts, index)\n"
         "t.Trainer.update = boom\n"
-        "from rec_experiments.cli.train import main\n"
+        "from rec_experiments.cli.main import main\n"
         "main()\n"
     )
     code, _, err = outcome(

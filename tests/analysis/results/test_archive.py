@@ -10,7 +10,7 @@ from fabricated import rows_of, write_run
 from rec_experiments.analysis.results import archive
 from rec_experiments.analysis.results.figure import figure_runs
 from rec_experiments.analysis.results.table import find, runs, table
-from rec_experiments.cli.main import call_command
+from rec_experiments.cli.main import run_command
 from rec_experiments.common.errors import UserError
 from rec_experiments.common.files import ARCHIVE
 
@@ -34,7 +34,7 @@ def folder(tmp_path):
 
 def written(folder, *places):
     file = folder / f"all{ARCHIVE}"
-    call_command("archive", f"--runs={','.join(map(str, places or [folder]))}", f"--out={file}")
+    run_command("archive", f"--runs={','.join(map(str, places or [folder]))}", f"--out={file}")
     return file
 
 

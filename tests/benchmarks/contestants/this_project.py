@@ -15,7 +15,7 @@ from rec_experiments.common import rng
 from rec_experiments.common.batch import Responses, SampleKey
 from rec_experiments.common.problems import VerifierResult
 from rec_experiments.common.protocols import Sampler
-from rec_experiments.config import schema
+from rec_experiments.config import plugins, schema
 from rec_experiments.config.experiment import Experiment
 from rec_experiments.datasets.verifiers.verifier_pool import inline_verifier
 from rec_experiments.runs.prepare import prepare
@@ -30,8 +30,7 @@ ALONE = (
 
 
 def loaded(overrides: list[str]) -> tuple[Experiment, Trainer]:
-    schema.register()
-    with initialize_config_dir(str(schema.CONF), version_base="1.3"):
+    with initialize_config_dir(str(plugins.CONF), version_base="1.3"):
         experiment = schema.build(compose("config", [*ALONE, *overrides]), Experiment)
     return experiment, prepare(experiment)
 
