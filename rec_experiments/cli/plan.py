@@ -4,7 +4,7 @@ run does not fit. Nothing is downloaded, and no GPU is needed.
 
 The phases: start loads the models; sample draws responses (draw, on a GPU that does nothing else)
 and gives the sampler new weights; train is the passes of a gradient step, and step the optimizer's;
-save and resume write and read a checkpoint."""
+resume reads a checkpoint."""
 
 import math
 from collections.abc import Iterable
@@ -34,22 +34,24 @@ def main(
     ] = False,
 ) -> None:
     """Raises UserError for an unknown GPU and for a run that does not fit."""
-    from rec_experiments.plan import budget, report  # imports torch
+    from rec_experiments.plan import budget  # imports torch
     from rec_experiments.runs.api import Experiment
 
-    if sources:
-        print(*report.sources(), sep="\n")
-        return
     given = constants()
+    if sources:
+        for name, each in given["values"].items():
+            ends = f" [{each['quick']:g}, {each['slow']:g}]" if "quick" in each else ""
+            print(f"{name} {each['value']:g}{ends}: {each['means']}. Source: {each['source']}")
+        return
     if gpu not in given["gpus"]:
         raise UserError(f"--gpu={gpu}: must be one of {', '.join(given['gpus'])}")
     assume = dict(word.split("=", 1) for word in words if word.split("=")[0] in given["values"])
     of_run = [word for word in words if word.split("=")[0] not in given["values"]]
     values = assumed(of_run) | {key: number(key, text) for key, text in assume.items()}
     found = budget.plan(Experiment.compose(*of_run).settings, gpu, values)
-    print(*report.report(found, gpu, values), sep="\n")
+    print(*budget.report(found, gpu, values), sep="\n")
     if not found.fits:
-        raise UserError(report.refusal(found, gpu))
+        raise UserError(budget.refusal(found, gpu))
 
 
 def assumed(overrides: Iterable[str]) -> dict[str, float]:

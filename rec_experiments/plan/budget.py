@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import PretrainedConfig
+from transformers import AutoConfig, PretrainedConfig
 
 from rec_experiments.common.errors import UserError
 from rec_experiments.config import plugins
@@ -15,56 +15,45 @@ from rec_experiments.plan import at, constants
 from rec_experiments.plan.cost import Cost, step_cost
 from rec_experiments.plan.memory import (
     Use,
-    configuration,
     model_bytes,
     moment_bytes,
+    recomputes,
     training_memory,
 )
-from rec_experiments.plan.passes import recomputes
 from rec_experiments.plan.sampler import GB, ITEMSIZE, SamplerMemory, check_cache, sampler_memory
 from rec_experiments.policy.models import Pretrained
 from rec_experiments.rollout.pipeline import Overlap
 from rec_experiments.runs.prepare import frozen_roles
 
 SHAPES = Path(__file__).with_name("shapes.yaml")
-HOST = "host"
-TRAINS, DRAWS = "trains", "draws"  # kinds of device
+TRAINS, DRAWS, HOST = "trains", "draws", "host"  # places: two kinds of device, and the host
+HEADINGS = {TRAINS: "each training GPU", DRAWS: "each sampling GPU", HOST: "the host"}
 AWAKE = ("start", "sample")  # phases in which the sampler has its memory
 
 
-def shape_of(experiment: Experiment) -> dict[str, Any]:
-    """The model's configuration: from shapes.yaml, or from its folder or hub name."""
-    source = experiment.model
+def configuration(experiment: Experiment) -> PretrainedConfig:
+    """The model's configuration: from shapes.yaml, or from its folder or hub name. Raises UserError
+    for a model whose layers are not alike, and for responses longer than its context."""
+    source, response = experiment.model, experiment.dataset.max_response_tokens
     if not isinstance(source, Pretrained):
         raise UserError(
             "model: a plan needs a model of transformers, as in model=qwen2.5-7b-instruct"
         )
     shapes: dict[str, Any] = yaml.safe_load(SHAPES.read_text(encoding="utf-8"))
-    if source.path in shapes:
-        return dict(shapes[source.path])
-    found = source.shape()
-    layers = getattr(found, "num_hidden_layers", None)
-    if layers is None:
+    known = source.path in shapes
+    found = AutoConfig.for_model(**shapes[source.path]) if known else source.shape()
+    if getattr(found, "num_hidden_layers", None) is None:
         raise UserError(
             f"model.path={source.path}: the configuration of {found.model_type} has no "
             "num_hidden_layers; a plan needs a model whose layers are alike"
         )
-    shape = {"model_type": found.model_type, **found.to_diff_dict(), "layer_types": None}
-    for usual, own in found.attribute_map.items():  # as n_layer for num_hidden_layers
-        if own in shape:
-            shape[usual] = shape.pop(own)
-    return {**shape, "num_hidden_layers": layers}
-
-
-def check_context(experiment: Experiment, config: PretrainedConfig) -> None:
-    """Raise UserError for responses that are longer than the model's context."""
-    context: int | None = getattr(config, "max_position_embeddings", None)
-    response = experiment.dataset.max_response_tokens
+    context: int | None = getattr(found, "max_position_embeddings", None)
     if context and response >= context:
         raise UserError(
             f"dataset.max_response_tokens={response}: must be below the model's context of "
             f"{context} tokens"
         )
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,12 +93,10 @@ class Plan:
 
 def plan(experiment: Experiment, gpu: str, values: dict[str, float]) -> Plan:
     """gpu: a name in constants.yaml. values: of its `values`, some of them replaced."""
-    shape = shape_of(experiment)
-    config = configuration(shape)
-    check_context(experiment, config)
+    config = configuration(experiment)
     card = constants()["gpus"][gpu]
-    weights, changed = model_bytes(experiment, shape)
-    training = training_memory(experiment, shape, int(values["prompt_tokens"]))
+    weights, changed = model_bytes(experiment, config)
+    training = training_memory(experiment, config, int(values["prompt_tokens"]))
     sampler = sampler_memory(experiment, weights, card["memory"], values)
     check_cache(experiment, config, sampler)
     gpus = gpus_of(experiment.config()) or experiment.ranks
@@ -155,7 +142,6 @@ def places(
     device = {phase: use.device * lost + process + nccl for phase, use in training.items()}
     host = {phase: use.host for phase, use in training.items()}
     device["sample"] += largest  # while the sampler is given new weights
-    host["save"] += largest
     found = {}
     if beside:
         # Where it recomputes log-probabilities, it has the trainer's model twice as it starts.
@@ -175,6 +161,49 @@ def places(
     return found
 
 
-def layouts() -> list[str]:
-    """The choices of config group gpus, such as 8x80gb."""
-    return sorted(file.stem for file in (plugins.CONF / "gpus").glob("*.yaml"))
+def report(found: Plan, gpu: str, values: dict[str, float]) -> list[str]:
+    """The lines of a plan."""
+    experiment, cost = found.experiment, found.cost
+    quick, slow = found.quick, found.slow
+    seconds = {
+        name: f"{at:.3g} s [{quick.seconds[name]:.3g}, {slow.seconds[name]:.3g}]"
+        for name, at in cost.seconds.items()
+    }
+    lines = [
+        f"{experiment.model.describe()}: {found.parameters / 1e9:.2f} G parameters",
+        f"{found.gpus} x {gpu}, assumed (--gpu NAME chooses another): {experiment.ranks} train; "
+        f"rollouts {experiment.pipeline.describe()}",
+        "",
+    ]
+    for place, phases in found.memory.items():
+        lines.append(f"{HEADINGS[place]}, at most {found.limits[place] / GB:.0f} GB")
+        for phase, used in phases.items():
+            mark = "" if used <= found.limits[place] else "   does not fit"
+            lines.append(f"  {phase:8} {used / GB:8.1f} GB{mark}")
+    assumed = ", ".join(f"{name} {value:g}" for name, value in values.items())
+    lines += [
+        "",
+        f"a gradient step: {cost.tokens / 1e3:.0f} k tokens, "
+        f"{cost.trained / 1e15:.2f} P operations",
+        "  " + ", ".join(f"{name} {seconds[name]}" for name in ("draw", "push", "train")),
+        f"  together {seconds['step']}; each engine draws {cost.rate / 1e3:.1f} k tokens/s",
+        f"  a checkpoint takes {seconds['save']}",
+        f"  {experiment.steps} steps take {found.hours(cost):.1f} h "
+        f"[{found.hours(quick):.1f}, {found.hours(slow):.1f}], without evaluations",
+        f"by these constants (--sources says where each is from): {assumed}",
+    ]
+    if getattr(experiment.model, "compile_layers", False):
+        lines.append("model.compile_layers=true: layers are counted as if they were not compiled")
+    return lines
+
+
+def refusal(found: Plan, gpu: str) -> str:
+    """Why the plan does not fit, and what takes less."""
+    place, phase, share = found.worst()
+    limit = found.limits[place] / GB
+    layouts = sorted(f"gpus={file.stem}" for file in (plugins.CONF / "gpus").glob("*.yaml"))
+    return (
+        f"{phase}: needs {share * limit:.1f} GB on {HEADINGS[place]}, where {limit:.1f} GB of "
+        f"{gpu} may be used; lower micro_batch_tokens, or choose a larger layout: "
+        f"{', '.join(layouts)}"
+    )

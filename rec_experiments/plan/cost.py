@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.plan.passes import recomputes
+from rec_experiments.plan.memory import recomputes
 from rec_experiments.plan.sampler import GB, ITEMSIZE, SamplerMemory, cache_bytes_per_token
 from rec_experiments.policy.models import Adapted
 from rec_experiments.rollout.pipeline import Overlap

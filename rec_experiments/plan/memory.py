@@ -6,8 +6,10 @@ of a few layers. Layers are alike, so the memory of a deeper model follows from 
 Several ranks are assumed to add as much each as one: FSDP gathers layers where one rank casts them.
 """
 
+import copy
+import sys
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,15 +17,15 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map_only
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+from rec_experiments.common.batch import Sequences
 from rec_experiments.config.experiment import Experiment
-from rec_experiments.plan.passes import largest_pass, recomputes
-from rec_experiments.policy.logprobs import ForwardPass, Wanted
+from rec_experiments.policy.logprobs import Wanted
 from rec_experiments.policy.lora import adapted, trained
 from rec_experiments.policy.models import Adapted
 from rec_experiments.rollout.pipeline import Overlap
-from rec_experiments.runs.prepare import compute_dtype, frozen_roles
+from rec_experiments.runs.prepare import compute_dtype, forward_pass, frozen_roles
 from rec_experiments.training.gradient import begin_gradient
 from rec_experiments.training.policies import Teacher
 from rec_experiments.training.updates import AdamW8bit
@@ -71,16 +73,15 @@ class Use:
     host: float
 
 
-def configuration(shape: dict[str, Any]) -> PretrainedConfig:
-    return AutoConfig.for_model(**shape)
+def recomputes(experiment: Experiment) -> bool:
+    """Whether each process that samples also holds a copy of the trainer's model."""
+    return "sampler" in experiment.algorithm().needs.logps
 
 
-def build(experiment: Experiment, shape: dict[str, Any]) -> PreTrainedModel:
+def build(experiment: Experiment, config: PretrainedConfig) -> PreTrainedModel:
     source: Any = experiment.model
     model = AutoModelForCausalLM.from_config(
-        configuration(shape),
-        dtype=getattr(torch, source.dtype),
-        attn_implementation=source.attention,
+        config, dtype=getattr(torch, source.dtype), attn_implementation=source.attention
     )
     source.check_family(model)
     if source.gradient_checkpointing:
@@ -88,11 +89,11 @@ def build(experiment: Experiment, shape: dict[str, Any]) -> PreTrainedModel:
     return adapted(model, source.lora) if isinstance(source, Adapted) else model
 
 
-def model_bytes(experiment: Experiment, shape: dict[str, Any]) -> tuple[int, int]:
+def model_bytes(experiment: Experiment, config: PretrainedConfig) -> tuple[int, int]:
     """Bytes of the weights to draw with, in their own dtype, and of those that training changes,
     which are the same weights or adapters beside them; tied ones count once."""
     with torch.device("meta"):
-        model = build(experiment, shape)
+        model = build(experiment, config)
     changed = sum(parameter.nbytes for parameter in trained(model).values())
     every = sum(parameter.nbytes for parameter in model.parameters())
     return (every - changed or every), changed
@@ -110,16 +111,16 @@ def moment_bytes(experiment: Experiment, changed: float) -> float:
 
 
 def training_memory(
-    experiment: Experiment, shape: dict[str, Any], prompt_tokens: int
+    experiment: Experiment, config: PretrainedConfig, prompt_tokens: int
 ) -> dict[str, Use]:
     """The peak of each phase for each rank, without its sampler.
 
-    shape: the model's configuration. prompt_tokens: see `passes.largest_pass`.
+    config: of the model. prompt_tokens: see `largest_pass`.
     """
     source: Any = experiment.model
-    config, own = configuration(shape), getattr(torch, source.dtype).itemsize
+    own = getattr(torch, source.dtype).itemsize
     embedding = config.vocab_size * config.hidden_size * own
-    ranks, (weights, changed) = experiment.ranks, model_bytes(experiment, shape)
+    ranks, (weights, changed) = experiment.ranks, model_bytes(experiment, config)
     adapter = changed if isinstance(source, Adapted) else 0
     held = weights + adapter  # by the model that is trained
     part, step_part = held / ranks, changed / ranks
@@ -143,13 +144,13 @@ def training_memory(
     sampled = step_part if led or not overlaps else 0
     # Shared memory for the process that samples, which only the first rank has if it leads.
     slots = 2 * weights / (ranks if led else 1) if overlaps else 0
-    copy = low if recomputes(experiment) and not overlaps else 0
+    recomputing = low if recomputes(experiment) and not overlaps else 0
     snapshot = step_part if experiment.kl_every else 0  # the weights before the optimizer's step
     brought = waiting if experiment.device != "cpu" else 0.0
 
-    resident = part + frozen + moments + copy + sampled * (ranks > 1)
+    resident = part + frozen + moments + recomputing + sampled * (ranks > 1)
     # One layer after the other is split. A sampler here is copied from a model without values.
-    start = part + frozen + copy
+    start = part + frozen + recomputing
     if ranks > 1:
         start += 2 * embedding + (0 if overlaps else weights)
     restored = resident + 2 * embedding / ranks
@@ -158,7 +159,7 @@ def training_memory(
     state = 2 * step_part + moments + moved  # with the weights that are sampled from
     host = waiting + slots + sampled * (ranks == 1)
     saving = host + (state if experiment.async_checkpoints else 0)
-    adds = pass_memory(experiment, shape, prompt_tokens)
+    adds = pass_memory(experiment, config, prompt_tokens)
     return {
         # The first rank loads a model whole if its files do not hold its weights one by one.
         "start": Use(start, waiting + slots + weights / ranks),
@@ -167,33 +168,30 @@ def training_memory(
         "step": Use(
             resident + step_part + snapshot * (ranks > 1), saving + snapshot * (ranks == 1)
         ),
-        "save": Use(resident, saving),
         "resume": Use(restored, host + state),
     }
 
 
-def pass_memory(experiment: Experiment, shape: dict[str, Any], prompt_tokens: int) -> float:
+def pass_memory(experiment: Experiment, config: PretrainedConfig, prompt_tokens: int) -> float:
     """Bytes that the largest micro-batch adds to weights and gradients at its peak."""
-    few, more = (
-        _measure(experiment, {**shape, "num_hidden_layers": n}, prompt_tokens) for n in LAYERS
-    )
-    a_layer = (more - few) / (LAYERS[1] - LAYERS[0])
-    return few + (shape["num_hidden_layers"] - LAYERS[0]) * a_layer
+    rows = largest_pass(experiment, prompt_tokens)
+    few, more = (_measure(experiment, with_layers(config, number), rows) for number in LAYERS)
+    return few + (config.num_hidden_layers - LAYERS[0]) * (more - few) / (LAYERS[1] - LAYERS[0])
 
 
-def _measure(experiment: Experiment, shape: dict[str, Any], prompt_tokens: int) -> float:
-    source: Any = experiment.model
-    forward = ForwardPass(
-        temperature=1.0,
-        compute_dtype=compute_dtype(experiment),
-        packed=source.packed,
-        shared=source.shared_prompts,
-        fast_path=False,
-    )
+def with_layers(config: PretrainedConfig, number: int) -> PretrainedConfig:
+    """The model with `number` layers."""
+    changed = copy.deepcopy(config)
+    changed.num_hidden_layers = number
+    return changed
+
+
+def _measure(experiment: Experiment, config: PretrainedConfig, rows: Sequences) -> float:
+    forward = replace(forward_pass(experiment), fast_path=False)
     roles, dense = frozen_roles(experiment), experiment.algorithm().needs.dense
     valueless, meter = FakeTensorMode(allow_non_fake_inputs=True), Meter()
     with torch.device("meta"):
-        model, *others = (build(experiment, shape) for _ in range(1 + len(roles)))
+        model, *others = (build(experiment, config) for _ in range(1 + len(roles)))
     with valueless, meter:
         for each in (model, *others):
             each.to_empty(device="cpu").tie_weights()
@@ -202,7 +200,7 @@ def _measure(experiment: Experiment, shape: dict[str, Any], prompt_tokens: int) 
             role: each.eval().requires_grad_(False)
             for role, each in zip(roles, others, strict=True)
         }
-    batch = forward.layout([model, *others], largest_pass(experiment, prompt_tokens))
+    batch = forward.layout([model, *others], rows)
     before = meter.peak = meter.held()
     with valueless, meter:
         wanted = Wanted(others=frozen, kl="reference" in frozen, differentiable=dense)
@@ -211,3 +209,25 @@ def _measure(experiment: Experiment, shape: dict[str, Any], prompt_tokens: int) 
         del scores
         sum(x_BT.sum() for x_BT in read).backward()
     return meter.peak - before
+
+
+def largest_pass(experiment: Experiment, prompt_tokens: int) -> Sequences:
+    """The rows of the largest micro-batch: at most those of a mini-batch that one rank computes,
+    all of the maximal length.
+
+    Each prompt has `prompt_tokens` tokens if a token limit bounds the micro-batch, else as many as
+    the longest prompt that the data set allows.
+    """
+    source: Any = experiment.model
+    task, limit = experiment.dataset, experiment.micro_batch_tokens
+    P, T = task.max_prompt_tokens, task.max_response_tokens
+    if limit is not None and limit >= P + T:
+        P = min(prompt_tokens, P)
+    groups = -(-experiment.batch_size // experiment.updates.mini_batches)
+    rows = -(-groups * experiment.group_size // experiment.ranks)
+    rows = min(rows, experiment.micro_batch_size or sys.maxsize)
+    together = min(rows, experiment.group_size) if source.shared_prompts else 1  # of one prompt
+    if limit:
+        together = max(1, min(together, (limit - P) // T))
+        rows = max(1, min(rows, limit // (P + together * T) * together))
+    return Sequences.of([[i // together] * P for i in range(rows)], [[i] * T for i in range(rows)])

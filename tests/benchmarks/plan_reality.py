@@ -24,9 +24,10 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig
 
 from rec_experiments.common.distributed import copied_to_host
-from rec_experiments.plan import memory, passes
+from rec_experiments.plan import memory
 from rec_experiments.policy.logprobs import ForwardPass, Wanted
 from rec_experiments.policy.lora import trained
 from rec_experiments.policy.models import byte_tokenizer
@@ -34,30 +35,24 @@ from rec_experiments.runs.api import Experiment
 from rec_experiments.runs.checkpoints import stream
 from rec_experiments.training.gradient import begin_gradient
 
-LLAMA = {"model_type": "llama", "max_position_embeddings": 4096, "tie_word_embeddings": False}
+# hidden size, intermediate size, layers, heads, vocabulary
 SHAPES = {
-    "20M": LLAMA | {
-        "hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 8,
-        "num_attention_heads": 6, "num_key_value_heads": 6, "vocab_size": 8192,
-    },
-    "100M": LLAMA | {
-        "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12,
-        "num_attention_heads": 12, "num_key_value_heads": 12, "vocab_size": 16384,
-    },
-    "500M": LLAMA | {
-        "hidden_size": 1280, "intermediate_size": 3584, "num_hidden_layers": 22,
-        "num_attention_heads": 20, "num_key_value_heads": 20, "vocab_size": 16384,
-    },
+    name: LlamaConfig(
+        hidden_size=wide, intermediate_size=inner, num_hidden_layers=deep,
+        num_attention_heads=heads, vocab_size=words, max_position_embeddings=4096,
+    )
+    for name, wide, inner, deep, heads, words in [
+        ("20M", 384, 1024, 8, 6, 8192),
+        ("100M", 768, 2048, 12, 12, 16384),
+        ("500M", 1280, 3584, 22, 20, 16384),
+        ("tiny", 24, 8, 1, 2, 3000),
+    ]
 }  # fmt: skip
 PROMPT_TOKENS = 64
 RUN = (
     "model=pretrained", "model.path=none", "dataset=gsm8k", "dataset.max_response_tokens=192",
     f"dataset.max_prompt_tokens={PROMPT_TOKENS}", "micro_batch_size=null", "device=cpu",
 )  # fmt: skip
-TINY = LLAMA | {
-    "hidden_size": 24, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "num_key_value_heads": 2, "vocab_size": 3000,
-}  # fmt: skip
 TOKENS = {"20M": 2048, "100M": 2048, "500M": 512}  # of a pass
 KEYS = ("model.packed", "model.gradient_checkpointing", "kl_every")
 VARIANTS = list(itertools.product(("false", "true"), ("false", "true"), ("0", "1")))
@@ -83,7 +78,7 @@ def take_steps(experiment, model) -> float:
         temperature=1.0, compute_dtype=torch.float32, packed=experiment.model.packed,
         fast_path=False,
     )  # fmt: skip
-    rows = passes.largest_pass(experiment, PROMPT_TOKENS)
+    rows = memory.largest_pass(experiment, PROMPT_TOKENS)
     others = {}
     if experiment.kl_every:
         others["reference"] = copy.deepcopy(model).eval().requires_grad_(False)
@@ -105,16 +100,17 @@ def take_steps(experiment, model) -> float:
 def gradient_step(name: str, *variant: str) -> dict[str, float]:
     """The most bytes by which the process grows in two gradient steps."""
     experiment = Experiment.compose(*overrides(name, variant)).settings
-    take_steps(experiment, memory.build(experiment, TINY))  # libraries load what they need
+    tiny = memory.build(experiment, SHAPES["tiny"])
+    take_steps(experiment, tiny)  # libraries load what they need
     before = resident()
     seconds = take_steps(experiment, memory.build(experiment, SHAPES[name]))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"bytes": peak - before, "seconds": round(seconds, 3)}
 
 
-def write_model(folder: Path, experiment, shape) -> None:
+def write_model(folder: Path, experiment, config) -> None:
     """A model of random weights, and a tokenizer of bytes."""
-    model = memory.build(experiment, shape)
+    model = memory.build(experiment, config)
     model.config.eos_token_id, model.config.pad_token_id = 1, 0
     model.generation_config.eos_token_id = 1
     model.save_pretrained(folder)
@@ -126,9 +122,9 @@ def run(name: str, ranks: str) -> dict[str, float]:
     a tiny model, and those of the checkpoint."""
     peaks, saved = [], 0
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", ranks] if ranks != "1" else []
-    for shape in (TINY, SHAPES[name]):
+    for config in (SHAPES["tiny"], SHAPES[name]):
         with tempfile.TemporaryDirectory() as folder:
-            write_model(Path(folder), Experiment.compose(*RUN).settings, shape)
+            write_model(Path(folder), Experiment.compose(*RUN).settings, config)
             words = (
                 "model=pretrained", f"model.path={folder}", "model.compute_dtype=bfloat16",
                 f"ranks={ranks}", f"output_dir={folder}/run", "device=cpu", "dataset=arithmetic",
@@ -179,7 +175,7 @@ PARTS = {"step": gradient_step, "push": push, "save": save, "run": run}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--large", action="store_true", help="500M too: 14 GB, half an hour")
-    parser.add_argument("--only", choices=SHAPES)
+    parser.add_argument("--only", choices=TOKENS)
     parser.add_argument("--out", type=Path, help="append the lines to this file")
     parser.add_argument("--part", nargs="+", metavar=("PART", "WORD"))
     options = parser.parse_args()
@@ -188,7 +184,7 @@ def main() -> None:
         part, *words = options.part
         print(json.dumps(PARTS[part](*words)))
         return
-    names = [options.only] if options.only else list(SHAPES)[: 3 if options.large else 2]
+    names = [options.only] if options.only else list(TOKENS)[: 3 if options.large else 2]
     work = [("step", name, *variant) for name in names for variant in VARIANTS]
     work += [(part, names[-1]) for part in ("push", "save")]
     work += [("run", names[-1], ranks) for ranks in ("1", "2")]

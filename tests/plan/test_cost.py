@@ -31,10 +31,9 @@ ROWS = (
 
 def cost(*overrides, **values):
     exp = experiment(*LOCAL, *overrides)
-    config = memory.configuration(SMALL)
     weights = memory.model_bytes(exp, SMALL)[0] / 4
     sampler = SamplerMemory(weights * 4, 1e12, 0.0, None)
-    return step_cost(exp, config, sampler, GPU, VALUES | values, weights, 0.0)
+    return step_cost(exp, SMALL, sampler, GPU, VALUES | values, weights, 0.0)
 
 
 def test_operations_are_those_of_the_code_that_trains():
@@ -49,9 +48,7 @@ def test_operations_are_those_of_the_code_that_trains():
     )  # fmt: skip
     batch = forward.layout([], rows)
     with FakeTensorMode(allow_non_fake_inputs=True):
-        model = AutoModelForCausalLM.from_config(
-            memory.configuration(SMALL), attn_implementation="eager"
-        )
+        model = AutoModelForCausalLM.from_config(SMALL, attn_implementation="eager")
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             forward.score(model, batch, chunked=True)
     assert found == pytest.approx(3 * counter.get_total_flops(), rel=0.03)

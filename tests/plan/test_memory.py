@@ -10,24 +10,24 @@ import pytest
 import torch
 from benchmarks.plan_reality import write_model
 from conftest import experiment, run
+from transformers import LlamaConfig
 
-from rec_experiments.plan import memory, passes
-from rec_experiments.plan.memory import Meter
+from rec_experiments.plan import memory
+from rec_experiments.plan.memory import Meter, largest_pass, with_layers
 from rec_experiments.policy.batching import Limits, distinct
 
-SMALL = {
-    "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 9,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512,
-    "max_position_embeddings": 8192, "tie_word_embeddings": False,
-}  # fmt: skip
+SMALL = LlamaConfig(
+    hidden_size=64, intermediate_size=96, num_hidden_layers=9, num_attention_heads=4,
+    num_key_value_heads=2, vocab_size=512, max_position_embeddings=8192,
+)  # fmt: skip
 GUARDED = ("model=pretrained", "model.path=x", "micro_batch_tokens=4096", "micro_batch_size=null")
 PLAIN = (*GUARDED, "micro_batch_tokens=64", "kl_every=0")
-FEW = SMALL | {"num_hidden_layers": 4}
+FEW = with_layers(SMALL, 4)
 WEIGHTS = 4 * (2 * 512 * 64 + 4 * (64 * 64 * 3 + 64 * 96 * 3 + 2 * 64) + 64)  # bytes
 
 
-def counted(*overrides, shape=FEW):
-    return memory.training_memory(experiment(*PLAIN, *overrides), shape, 100)
+def counted(*overrides):
+    return memory.training_memory(experiment(*PLAIN, *overrides), FEW, 100)
 
 
 @pytest.fixture
@@ -43,8 +43,10 @@ def near(copies, rel=0.02):
 @pytest.mark.parametrize("extra", [(), ("kl_every=1", "updates=twice")])
 def test_a_run_takes_what_is_planned(extra, tmp_path):
     """On a CPU, which is device and host in one. One more copy of the weights would show."""
-    shape = SMALL | {"hidden_size": 384, "intermediate_size": 768, "vocab_size": 258,
-                     "num_hidden_layers": 4, "num_key_value_heads": 4}  # fmt: skip
+    config = LlamaConfig(
+        hidden_size=384, intermediate_size=768, num_hidden_layers=4, num_attention_heads=4,
+        vocab_size=258, max_position_embeddings=8192,
+    )  # fmt: skip
     overrides = (
         "model=pretrained", f"model.path={tmp_path}/model", "model.gradient_checkpointing=true",
         "dataset=arithmetic", "steps=2", "batch_size=4", "group_size=2", "eval_problems=1",
@@ -53,11 +55,11 @@ def test_a_run_takes_what_is_planned(extra, tmp_path):
         "reward.share=0.4", "device=cpu", *extra,
     )  # fmt: skip
     exp = experiment(*overrides)
-    write_model(tmp_path / "model", exp, shape)
+    write_model(tmp_path / "model", exp, config)
     with Meter() as meter:
         run(tmp_path / "run", *overrides)
-    found = memory.training_memory(exp, shape, 20)
-    weights, _ = memory.model_bytes(exp, shape)
+    found = memory.training_memory(exp, config, 20)
+    weights, _ = memory.model_bytes(exp, config)
     planned = max(found[phase].device + found[phase].host for phase in ("train", "step"))
     planned += weights  # the sampler's
     assert meter.peak == pytest.approx(planned, abs=weights / 4)
@@ -99,22 +101,20 @@ def test_a_reference_waits_on_the_host(copies_alone):
     assert without["sample"].host == near(1)
 
 
-@pytest.mark.parametrize(("ranks", "pipeline"), [(1, "sequential"), (4, "overlap")])
-def test_an_asynchronous_checkpoint_is_a_copy_on_the_host(ranks, pipeline, copies_alone):
-    """Of weights, two moments and the weights that are sampled from, which ranks share."""
-    layout = (f"ranks={ranks}", f"pipeline={pipeline}")
-    waits, goes_on = (counted(*layout, f"async_checkpoints={word}") for word in ("false", "true"))
-    for phase in ("sample", "train", "step", "save"):
-        assert goes_on[phase].host - waits[phase].host == near(4 / ranks), phase
+@pytest.mark.parametrize(
+    ("extra", "copies"),
+    [
+        ((), 4),  # weights, two moments, and the weights that are sampled from
+        (("ranks=4", "pipeline=overlap"), 1),  # which ranks share
+        (("algo=ppo_ewma",), 5),  # and a policy that moves
+    ],
+)
+def test_an_asynchronous_checkpoint_is_a_copy_on_the_host(extra, copies, copies_alone):
+    waits, goes_on = (counted(*extra, f"async_checkpoints={word}") for word in ("false", "true"))
+    for phase in ("sample", "train", "step"):
+        assert goes_on[phase].host - waits[phase].host == near(copies), phase
         assert goes_on[phase].device == waits[phase].device
     assert goes_on["resume"] == waits["resume"]
-
-
-def test_a_checkpoint_has_the_policies_that_move(copies_alone):
-    waits, goes_on = (
-        counted("algo=ppo_ewma", f"async_checkpoints={choice}") for choice in ("false", "true")
-    )
-    assert goes_on["sample"].host - waits["sample"].host == near(5)
 
 
 def test_a_correction_has_a_copy_of_the_model(copies_alone):
@@ -132,21 +132,18 @@ def test_a_correction_has_a_copy_of_the_model(copies_alone):
 )
 def test_a_micro_batch_has_at_most_the_rows_of_a_mini_batch(extra, rows):
     found = experiment(*GUARDED, "batch_size=5", "group_size=4", extra, "micro_batch_tokens=null")
-    assert len(passes.largest_pass(found, 100)) == rows
+    assert len(largest_pass(found, 100)) == rows
 
 
 @pytest.mark.parametrize(
-    ("extra", "tokens"),
-    [
-        (("micro_batch_tokens=512", "micro_batch_size=null"), (16, 64)),  # bounded by tokens
-        (("micro_batch_tokens=100", "micro_batch_size=null"), (100, 64)),  # one row exceeds it
-        (("micro_batch_tokens=null", "micro_batch_size=4"), (100, 64)),
-    ],
+    ("limit", "prompt"),
+    [(512, 16), (100, 100), ("null", 100)],  # one row exceeds the second
 )
-def test_without_a_token_limit_prompts_are_the_longest(extra, tokens):
+def test_without_a_token_limit_prompts_are_the_longest(limit, prompt):
     lengths = ("dataset.max_prompt_tokens=100", "dataset.max_response_tokens=64", "group_size=8")
-    found = passes.largest_pass(experiment(*GUARDED, *extra, *lengths), 16)
-    assert (found.prompt_BP.shape[1], found.token_BT.shape[1]) == tokens
+    exp = experiment(*GUARDED, f"micro_batch_tokens={limit}", "micro_batch_size=4", *lengths)
+    found = largest_pass(exp, 16)
+    assert (found.prompt_BP.shape[1], found.token_BT.shape[1]) == (prompt, 64)
 
 
 def test_a_shared_prompt_is_counted_once():
@@ -154,7 +151,7 @@ def test_a_shared_prompt_is_counted_once():
     found = {}
     for shared in (False, True):
         exp = experiment(*several, "micro_batch_tokens=650", f"model.shared_prompts={shared}")
-        part = distinct(passes.largest_pass(exp, 100))
+        part = distinct(largest_pass(exp, 100))
         found[shared] = len(part), Limits(None, 650, shared=shared).computed(part)
     assert found == {False: (9, 594), True: (12, 648)}
 

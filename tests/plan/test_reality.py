@@ -9,11 +9,10 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-import yaml
 from benchmarks.plan_reality import PROMPT_TOKENS, SHAPES, overrides
 from conftest import experiment
 
-from rec_experiments.plan import budget, constants, memory, passes, usual
+from rec_experiments.plan import budget, constants, memory, usual
 from rec_experiments.plan.cost import step_cost
 from rec_experiments.plan.sampler import SamplerMemory
 
@@ -42,13 +41,12 @@ def test_memory(line):
     assert planned == pytest.approx(line["bytes"], rel=0.1)
 
 
-def seconds_of(exp, shape, operations, **values):
+def seconds_of(exp, config, operations, **values):
     """Of the passes of a gradient step, at a rate of operations."""
-    parameters = memory.model_bytes(exp, shape)[0] / 4
+    parameters = memory.model_bytes(exp, config)[0] / 4
     gpu = {"operations": operations, "bandwidth": 1.0, "memory": 1.0}
     sampler = SamplerMemory(0.0, 1.0, 0.0, None)
     known = usual() | {"train_efficiency": 1.0} | values
-    config = memory.configuration(shape)
     return step_cost(exp, config, sampler, gpu, known, parameters, 0.0).seconds["train"]
 
 
@@ -59,7 +57,7 @@ def test_times_of_steps_on_a_cpu():
         _, name, *variant = line["part"]
         exp = experiment(*overrides(name, variant))
         lengths = {"prompt_tokens": PROMPT_TOKENS, "response_tokens": 192, "padding": 0.0}
-        share = len(passes.largest_pass(exp, PROMPT_TOKENS)) / exp.batch_size / exp.group_size
+        share = len(memory.largest_pass(exp, PROMPT_TOKENS)) / exp.batch_size / exp.group_size
         work.append(share * seconds_of(exp, SHAPES[name], 1.0, **lengths))
     rate = median(each / line["seconds"] for each, line in zip(work, STEPS, strict=True))
     for each, line in zip(work, STEPS, strict=True):
@@ -73,9 +71,9 @@ def test_time_of_a_step_on_an_h100():
         "setting=paper/gsm8k", "kl_every=0", "batch_size=96", "group_size=8",
         "model.gradient_checkpointing=true", "model.shared_prompts=false",
     )  # fmt: skip
-    shape = yaml.safe_load(budget.SHAPES.read_text())[exp.model.path]
+    config = budget.configuration(exp)
     rate = constants()["gpus"]["h100-80"]["operations"] * usual()["train_efficiency"]
-    planned = seconds_of(exp, shape, rate, prompt_tokens=160, response_tokens=256, padding=0.0)
+    planned = seconds_of(exp, config, rate, prompt_tokens=160, response_tokens=256, padding=0.0)
     assert planned == pytest.approx(line["seconds"], rel=0.25)
 
 
