@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map_only
@@ -40,21 +40,18 @@ class Meter(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.peak = 0
-        self._alive: dict[int, Any] = {}  # weak references to storages, by identity
+        self._alive: weakref.WeakSet[UntypedStorage] = weakref.WeakSet()
 
     def _see(self, tensor: Tensor) -> None:
         if is_traceable_wrapper_subclass(tensor):
             parts = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
             tree_map_only(Tensor, self._see, parts)
             return
-        storage = tensor.untyped_storage()
-        if (key := id(storage)) not in self._alive:
-            self._alive[key] = weakref.ref(storage, lambda _: self._alive.pop(key, None))
+        self._alive.add(tensor.untyped_storage())
 
     def held(self) -> int:
         """Bytes now."""
-        storages = [reference() for reference in list(self._alive.values())]
-        return sum(storage.nbytes() for storage in storages if storage is not None)
+        return sum(storage.nbytes() for storage in self._alive)
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
