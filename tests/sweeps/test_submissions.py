@@ -2,7 +2,8 @@
 
 1. The state of a job follows from its run folder, its lock and the queue, not from a dead claim.
 2. A submission keeps the resolved configurations and a copy of the code.
-3. The supervisor passes SIGUSR2 on, requeues what stopped and has moved on, and nothing else.
+3. A run told to stop by SIGTERM saves its state, says so, and resumes bit for bit.
+4. The supervisor passes SIGUSR2 on, requeues what stopped and has moved on, and nothing else.
 """
 
 import copy
