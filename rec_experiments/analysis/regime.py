@@ -33,6 +33,7 @@ PERCENT = ("clip_fraction", "live_groups", "distinct_responses", "truncated")  #
 BY_LAG = ("clip_fraction", "log_ratio_second_moment", "ess", "ratio_p01", "ratio_p99")
 BY_PART = ("kl", "kl_response", "entropy", "grad_norm", "response_length", "truncated")
 OF_BATCHES = ("live_groups", "distinct_responses")
+QUANTITIES = (*BY_LAG, *BY_PART, *OF_BATCHES)
 COMPARED = "published values, and these arms beside them"
 WIDTH = 100  # characters of a line of text
 
@@ -40,7 +41,7 @@ WIDTH = 100  # characters of a line of text
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Range:
     """name: in words. quantity: a key of metrics.jsonl without `train/`. low, high: ends of the
-    range, null for none."""
+    range in the unit in which the quantity is shown, null for none."""
 
     name: str
     quantity: str
@@ -56,9 +57,7 @@ class Range:
     @property
     def span(self) -> str:
         """As in `at most 0.1` or `0.01 to 0.1`."""
-        low, high = (
-            None if end is None else shown(self.quantity, end) for end in (self.low, self.high)
-        )
+        low, high = (None if end is None else number(end) for end in (self.low, self.high))
         if low is None or high is None:
             return f"at most {high}" if low is None else f"at least {low}"
         return low if low == high else f"{low} to {high}"
@@ -105,23 +104,31 @@ PUBLISHED = tuple(
 # Numbers ------------------------------------------------------------------------------------------
 
 
-def lags_of(steps: pandas.DataFrame) -> pandas.Series:
-    """The lag of each row; NaN if its responses have several lags, or none is recorded."""
-    columns = [f"train/staleness{end}" for end in ("", "_min", "_max")]
-    mean, low, high = (each for _, each in steps.reindex(columns=columns).items())
-    return mean.where(np.isfinite(mean) & (low.fillna(mean) == high.fillna(mean)))
+def measured(steps: pandas.DataFrame) -> pandas.DataFrame:
+    """Each row's arm, run, column and step, its lag, and QUANTITIES in the units in which they are
+    shown. What is not finite is NaN, as is the lag of a row whose responses have several lags.
+
+    steps: rows of the table of runs.
+    """
+    staleness = ["staleness", "staleness_min", "staleness_max"]
+    names = [*staleness, *QUANTITIES]
+    found = steps.reindex(columns=[f"train/{name}" for name in names]).set_axis(names, axis=1)
+    found = found.astype(float).replace([np.inf, -np.inf], np.nan)
+    found[[*PERCENT]] *= 100
+    mean, low, high = (found.pop(name) for name in staleness)
+    found["lag"] = mean.where(low.fillna(mean) == high.fillna(mean))
+    return steps[["arm", "run", "column", "step"]].join(found)
 
 
 def means(
-    steps: pandas.DataFrame, quantity: str, lags: Lags | None = None, part: str | None = None
+    rows: pandas.DataFrame, quantity: str, lags: Lags | None = None, part: str | None = None
 ) -> pandas.Series:
-    """The mean of train/`quantity` at these lags and in this part of a run, by arm: first over the
-    rows of each run, then over the runs that have it."""
-    values = steps.reindex(columns=[f"train/{quantity}"]).iloc[:, 0]
-    kept = np.isfinite(values)
+    """The mean of a quantity at these lags and in this part of a run, by arm: first over the rows
+    of each run, then over the runs that have it. rows: as of `measured`."""
+    values = rows[quantity].dropna()
     if lags:
-        kept &= steps["lag"].between(lags[0], math.inf if lags[1] is None else lags[1])
-    by_run = values[kept].groupby([steps["arm"], steps["run"]], sort=False)
+        values = values[rows["lag"].between(lags[0], math.inf if lags[1] is None else lags[1])]
+    by_run = values.groupby([rows["arm"], rows["run"]], sort=False)
     of_runs = by_run.mean() if part is None else by_run.agg(lambda each: _part(each, part).mean())
     return of_runs.groupby("arm", sort=False).mean()
 
@@ -144,14 +151,14 @@ def spread(lags: set[int]) -> list[int]:
     return sorted({*ordered[:2], *nearest})
 
 
-def value_here(steps: pandas.DataFrame, published: Published) -> pandas.Series:
+def value_here(rows: pandas.DataFrame, published: Published) -> pandas.Series:
     """The numbers of the arms. An arm has none unless the last lag occurs more than once in a run:
     the steps at which the lags first build up are not comparable."""
-    found = means(steps, published.quantity, published.lags, published.part)
+    found = means(rows, published.quantity, published.lags, published.part)
     last = published.lags[1] if published.lags else None
     if last is None:
         return found
-    times = (steps["lag"] == last).groupby([steps["arm"], steps["run"]]).sum()
+    times = (rows["lag"] == last).groupby([rows["arm"], rows["run"]]).sum()
     return found[times.groupby("arm").max().reindex(found.index) > 1]
 
 
@@ -163,50 +170,41 @@ def tables(runs: pandas.DataFrame) -> dict[str, Blocks]:
     of an archive, which has no single gradient steps, are left out. Arms whose settings are not
     known are not compared with published values."""
     in_folders = runs[[not Path(path).parent.name.endswith(ARCHIVE) for path in runs["path"]]]
-    known = in_folders.query("experiment != ''") if "experiment" in in_folders else in_folders
+    known = in_folders[in_folders["experiment"] != ""]
     overrides = known.groupby("arm", sort=False)["overrides"].first().to_dict()
-    steps = table(in_folders)
-    steps = steps.assign(lag=lags_of(steps))
-    return {
-        str(column): _tables(rows, overrides)
-        for column, rows in steps.groupby("column", sort=False)
-    }
+    columns = measured(table(in_folders)).groupby("column", sort=False)
+    return {str(column): _tables(rows, overrides) for column, rows in columns}
 
 
-def _tables(steps: pandas.DataFrame, overrides: dict[str, str]) -> Blocks:
+def _tables(rows: pandas.DataFrame, overrides: dict[str, str]) -> Blocks:
     """Tables with a number; columns without one are left out."""
-    arms = steps.groupby("arm", sort=False)
+    arms = rows.groupby("arm", sort=False)
     about = {"seeds": arms["run"].nunique(), "steps": arms["step"].max()}
-    found = {"runs": about | {named(each): _shown(steps, each) for each in OF_BATCHES}}
-    lags = spread({int(lag) for lag in steps["lag"].dropna()})
-    for quantity in BY_LAG:
-        at_lags = {f"lag {lag}": _shown(steps, quantity, (lag, lag)) for lag in lags}
-        found[named(quantity)] = {"all": _shown(steps, quantity), **at_lags}
-    for quantity in BY_PART:
-        found[named(quantity)] = {part: _shown(steps, quantity, None, part) for part in PARTS}
+    found = {"runs": about | {named(each): means(rows, each) for each in OF_BATCHES}}
+    lags = spread({int(lag) for lag in rows["lag"].dropna()})
+    for each in BY_LAG:
+        at_lags = {f"lag {lag}": means(rows, each, (lag, lag)) for lag in lags}
+        found[named(each)] = {"all": means(rows, each), **at_lags}
+    for each in BY_PART:
+        found[named(each)] = {part: means(rows, each, None, part) for part in PARTS}
     frames = {
         name: pandas.DataFrame(each, index=[*arms.groups]).dropna(axis="columns", how="all")
         for name, each in found.items()
     }
     texts = {name: each.map(number) for name, each in frames.items() if len(each.columns)}
-    compared = _compared(steps, overrides)
+    compared = _compared(rows, overrides)
     return texts | ({COMPARED: compared} if len(compared) else {})
 
 
-def _shown(steps: pandas.DataFrame, quantity: str, *which: Any) -> pandas.Series:
-    """The means of the arms, in the unit in which they are shown."""
-    return percent(quantity) * means(steps, quantity, *which)
-
-
-def _compared(steps: pandas.DataFrame, overrides: dict[str, str]) -> pandas.DataFrame:
+def _compared(rows: pandas.DataFrame, overrides: dict[str, str]) -> pandas.DataFrame:
     """Published values and the arms that they can be compared with."""
     lines = []
     for each in PUBLISHED:
-        for arm, value in value_here(steps, each).items():
+        for arm, value in value_here(rows, each).items():
             here = settings(overrides[arm]) if arm in overrides else {}
             if here and all(here.get(key) == wanted for key, wanted in each.arms.items()):
-                place = (shown(each.quantity, value), each.place(value))
-                lines.append((each.name, each.where, each.span, arm, *place))
+                about = (each.name, each.where, each.span, arm, number(value), each.place(value))
+                lines.append(about)
     head = ["published", "quantity", "range", "arm", "here", "place"]
     return pandas.DataFrame(lines, columns=head).set_index("published")
 
@@ -225,19 +223,9 @@ def number(value: float) -> str:
     return f"{value:.2g}" if abs(value) < 1 else f"{value:.3g}"
 
 
-def percent(quantity: str) -> int:
-    """By which a quantity is multiplied to be shown: 100 for per cent."""
-    return 100 if quantity.startswith(PERCENT) else 1
-
-
-def shown(quantity: str, value: float) -> str:
-    """A value of the quantity, in per cent if it is shown so."""
-    return number(percent(quantity) * value)
-
-
 def named(quantity: str) -> str:
     """The title of a quantity, with the unit in which it is shown."""
-    return title(f"train/{quantity}") + (", %" if percent(quantity) > 1 else "")
+    return title(f"train/{quantity}") + (", %" if quantity in PERCENT else "")
 
 
 def text(found: dict[str, Blocks]) -> str:

@@ -67,18 +67,11 @@ def test_order(theirs, ours, order):
     assert row(theirs, found)[-1] == order
 
 
-def test_a_single_seed_has_no_order():
-    assert (
-        row([[1.0, 2.0]], {("A", RATE, 149): {0: 0.5}, ("B", RATE, 0): {0: 1.0}})[-1] == "one seed"
-    )
-
-
-def test_a_ratio_of_0_has_no_mean_of_logarithms():
-    found = {("A", RATE, 149): {0: 0.0, 1: 0.4}, ("B", RATE, 0): {0: 1.0, 1: 1.0}}
-    assert row([[1.0, 2.0]], found)[2] == "0.00 to 0.40"
-
-
-def test_without_runs_it_says_so():
+def test_what_no_order_or_mean_can_be_said_of():
+    one = {("A", RATE, 149): {0: 0.5}, ("B", RATE, 0): {0: 1.0}}
+    assert row([[1.0, 2.0]], one)[-1] == "one seed"
+    of_zero = {("A", RATE, 149): {0: 0.0, 1: 0.4}, ("B", RATE, 0): {0: 1.0, 1: 1.0}}
+    assert row([[1.0, 2.0]], of_zero)[2] == "0.00 to 0.40"  # 0 has no logarithm
     assert row([[1.0, 2.0]], {})[2:] == ["not run"] * 4
 
 

@@ -42,8 +42,7 @@ def schedule(interval: int | None, offset: int = 0) -> Schedule:
 
 
 def steps_of(rows: list[dict], run: str = "run") -> pandas.DataFrame:
-    steps = pandas.DataFrame(rows).assign(arm="arm", run=run)
-    return steps.assign(lag=regime.lags_of(steps))
+    return regime.measured(pandas.DataFrame(rows).assign(arm="arm", run=run, column="column"))
 
 
 EVERY_20 = schedule(20)
@@ -56,14 +55,13 @@ EVERY_20 = schedule(20)
 @settings(deadline=None, max_examples=30)
 def test_a_mean_at_a_lag_is_that_of_the_rows_that_the_schedule_gives_it(interval, offset, steps):
     made = schedule(interval, offset)
-    table = steps_of(rows_of(made, steps, clip_fraction=lambda lag, step: lag + 100 * step))
+    table = steps_of(rows_of(made, steps, ess=lambda lag, step: lag + 100 * step))
     lags = [batch - made.version(batch) for batch in range(steps)]
     for lag in {*lags}:
         at = [lag + 100 * (batch + 1) for batch in range(steps) if lags[batch] == lag]
-        assert regime.means(table, "clip_fraction", (lag, lag))["arm"] == pytest.approx(np.mean(at))
-    assert regime.means(table, "clip_fraction", (99, None)).empty
-    every = regime.means(table, "clip_fraction")
-    assert regime.means(table, "clip_fraction", (0, None))["arm"] == every["arm"]
+        assert regime.means(table, "ess", (lag, lag))["arm"] == pytest.approx(np.mean(at))
+    assert regime.means(table, "ess", (99, None)).empty
+    assert regime.means(table, "ess", (0, None))["arm"] == regime.means(table, "ess")["arm"]
 
 
 @pytest.mark.parametrize(("part", "first"), [(None, 0), ("start", 0), ("middle", 9), ("end", 18)])
@@ -85,7 +83,8 @@ def test_a_batch_of_several_lags_has_none():
         {"train/staleness": math.inf},
         {},
     ]
-    assert regime.lags_of(pandas.DataFrame(rows)).fillna(-1).tolist() == [2, 2, -1, -1, -1]
+    found = steps_of([{"step": 0, **row} for row in rows])
+    assert found["lag"].fillna(-1).tolist() == [2, 2, -1, -1, -1]
 
 
 @given(st.sets(st.integers(0, 200), min_size=1))
@@ -106,7 +105,7 @@ def published(**changes) -> Published:
     """A range of the clipped share at lag 1 to 3."""
     first = {f.name: None for f in dataclasses.fields(Published)}
     about = {"name": "y", "source": "s", "setting": "t", "read": "text", "arms": {}}
-    given = {"quantity": "clip_fraction", "lags": (1, 3), "low": 0.1, "high": 0.2}
+    given = {"quantity": "clip_fraction", "lags": (1, 3), "low": 10, "high": 20}
     return Published(**{**first, **about, **given, **changes})
 
 
@@ -114,7 +113,7 @@ def test_a_lag_counts_if_a_run_comes_back_to_it():
     """The first steps of an offline or offset run are the only ones at their lags."""
 
     def value(made: Schedule, **changes) -> list[float]:
-        rows = rows_of(made, 60, clip_fraction=lambda lag, step: lag / 10)
+        rows = rows_of(made, 60, clip_fraction=lambda lag, step: lag / 1000)
         return [*regime.value_here(steps_of(rows), published(**changes))]
 
     assert value(EVERY_20) == pytest.approx([0.2])
@@ -131,9 +130,9 @@ def test_a_lag_counts_if_a_run_comes_back_to_it():
         ({}, "clipped share of tokens, % at lag 1 to 3", "10 to 20"),
         ({"lags": (256, None), "high": None}, "clipped share of tokens, % at lag 256 and more",
          "at least 10"),
-        ({"lags": None, "part": "end", "quantity": "entropy", "low": 0.2}, "entropy at the end",
-         "0.2"),
-        ({"lags": None, "quantity": "ess", "low": None}, "effective sample size", "at most 0.2"),
+        ({"lags": None, "part": "end", "quantity": "entropy", "low": 20}, "entropy at the end",
+         "20"),
+        ({"lags": None, "quantity": "ess", "low": None}, "effective sample size", "at most 20"),
     ],
 )  # fmt: skip
 def test_what_is_published_in_words(entry, where, span):

@@ -94,9 +94,6 @@ second_half = Statistic(
     "second half", HALF, lambda points: _area(points[2 * points.index >= points.index[-1]])
 )
 mean = Statistic("Mean", "mean evaluation of a run", lambda points: points.to_numpy().mean())
-lowest = Statistic(
-    "Min", "lowest evaluation of a run, step 0 included", lambda points: points.min()
-)
 
 
 def _difference(first: Statistic, second: Statistic, name: str, meaning: str) -> Statistic:
@@ -108,7 +105,9 @@ def _difference(first: Statistic, second: Statistic, name: str, meaning: str) ->
 
 
 STATISTICS = {
-    "lowest": lowest,
+    "lowest": Statistic(
+        "Min", "lowest evaluation of a run, step 0 included", lambda points: points.min()
+    ),
     "highest": Statistic("Max", "highest evaluation of a run", lambda points: points.max()),
     "median": Statistic("Median", "median evaluation of a run", lambda points: points.median()),
     "mean": mean,

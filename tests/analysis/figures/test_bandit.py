@@ -15,24 +15,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rec_experiments.algo.advantages import GroupMean, TrainTruncated, Uniform
-from rec_experiments.algo.clips import OneSide
-from rec_experiments.algo.inputs import LossInput, Outcomes
-from rec_experiments.algo.loss import (
-    Algorithm,
-    Clip,
-    NoCorrection,
-    NoRegularizer,
-    NoWeight,
-    Regularizer,
-    TokenMean,
-    TokenRatio,
-)
-from rec_experiments.algo.regularizers import SequenceSquare
+from rec_experiments import algorithm
 from rec_experiments.analysis.figures import bandit
 from rec_experiments.analysis.figures.bandit import BEHAVIOR, REWARDS
 from rec_experiments.analysis.figures.computed import three_arms
-from rec_experiments.common.batch import StepIndex
 
 SAMPLES = np.repeat([0, 1, 2], [3, 6, 1])  # ten samples distributed exactly as π_b
 logits = st.lists(st.floats(-3, 3), min_size=3, max_size=3).map(np.array)
@@ -89,54 +75,33 @@ def test_no_policy_beats_the_argmin_on_the_surrogate_objective(theta, start, tau
     np.testing.assert_allclose(bandit.policy(argmin), scale / scale.sum(), atol=1e-12)
 
 
-def trainer_direction(
-    theta: np.ndarray, shift: float, clip: Clip, regularizer: Regularizer
-) -> np.ndarray:
-    """−∇ of the loss that training uses, on ten one-token responses drawn by π_b."""
-    algorithm = Algorithm(
-        truncation=TrainTruncated(), advantage=GroupMean(shift=shift), data_weighting=Uniform(),
-        ratio=TokenRatio(), clip=clip, weight=NoWeight(), correction=NoCorrection(),
-        regularizer=regularizer, aggregation=TokenMean(),
-    )  # fmt: skip
-    mask_BT = torch.ones(len(SAMPLES), 1, dtype=torch.bool)
-    groups_B = torch.zeros(len(SAMPLES), dtype=torch.long)
-    rewards_B = torch.tensor(REWARDS[SAMPLES])
-    all_B = mask_BT[:, 0]
-    outcomes = Outcomes(rewards_B, groups_B, mask_BT, all_B, all_B)
-    advantages = algorithm.advantages(outcomes, np.random.default_rng(0))
-    logits = torch.tensor(theta, requires_grad=True)
-    logp_BT = logits.log_softmax(0)[SAMPLES][:, None]
-    behavior_BT = torch.tensor(np.log(BEHAVIOR))[SAMPLES][:, None]
-    batch = LossInput(
-        logp_BT=logp_BT,
-        logps={"behavior": behavior_BT},
-        advantages=advantages,
-        groups_B=groups_B,
-        version_BX=torch.zeros_like(groups_B)[:, None],
-        index=StepIndex(0, 0, 0, 0),
-    )
-    algorithm.loss(batch).loss.backward()
-    assert logits.grad is not None
-    return -logits.grad.numpy()
-
-
 METHODS = {
-    "REINFORCE": (0.0, OneSide(low=None, high=None), NoRegularizer()),
-    "REC-OneSide-NoIS (0.2)": (0.0, OneSide(low=0.2, high=0.2), NoRegularizer()),
-    "REC-OneSide-NoIS (0.6, 2.0)": (0.0, OneSide(low=0.6, high=2.0), NoRegularizer()),
-    "OPMD (0.1)": (0.0, OneSide(low=None, high=None), SequenceSquare(tau=0.1)),
-    "AsymRE (-0.1)": (-0.1, OneSide(low=None, high=None), NoRegularizer()),
+    "REINFORCE": ["reinforce"],
+    "REC-OneSide-NoIS (0.2)": ["rec_oneside_nois"],
+    "REC-OneSide-NoIS (0.6, 2.0)": ["rec_oneside_nois", "clip.low=0.6", "clip.high=2.0"],
+    "OPMD (0.1)": ["opmd", "regularizer.tau=0.1"],
+    "AsymRE (-0.1)": ["asymre", "advantage.shift=-0.1"],
 }
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_figure_moves_the_policy_as_training_would(name):
+def test_the_figure_moves_the_policy_as_the_preset_would(name):
+    """Against −∇ of the preset's loss on ten one-token responses drawn by π_b."""
     assert list(METHODS) == list(three_arms.METHODS)
-    rng = np.random.default_rng(0)
+    loss, rng = algorithm(*METHODS[name]), np.random.default_rng(0)
     for _ in range(50):
         theta = np.log(BEHAVIOR) + rng.normal(size=3)
-        found = bandit.direction(theta, three_arms.METHODS[name](theta))
-        np.testing.assert_allclose(found, trainer_direction(theta, *METHODS[name]), atol=1e-12)
+        logits = torch.tensor(theta, requires_grad=True)
+        found = loss(
+            logp=logits.log_softmax(0)[SAMPLES][:, None],
+            behavior_logp=torch.tensor(np.log(BEHAVIOR))[SAMPLES][:, None],
+            groups=torch.zeros(len(SAMPLES), dtype=torch.long),
+            mask=torch.ones(len(SAMPLES), 1, dtype=torch.bool),
+            rewards=torch.tensor(REWARDS[SAMPLES]),
+        )
+        (gradient,) = torch.autograd.grad(found.loss, logits)
+        moved = bandit.direction(theta, three_arms.METHODS[name](theta))
+        np.testing.assert_allclose(moved, -gradient.numpy(), atol=1e-12)
 
 
 def end(name: str) -> np.ndarray:

@@ -1,7 +1,5 @@
 """Figure 8: the probability ratios at which the masks keep the gradient."""
 
-from typing import Any
-
 import numpy as np
 import pandas
 from matplotlib.patches import Patch
@@ -24,16 +22,20 @@ SIGNS = {"A > 0": 1.0, "A < 0": -1.0}
 def draw() -> Drawing:
     """The probability ratios at which each mask keeps the gradient."""
     colors = {"A > 0": style.BLUE, "A < 0": style.VERMILION}
-    rows: list[dict[str, Any]] = []
-    found: dict[str, Any] = {}
     legend = [
         (Patch(facecolor=colors["A > 0"], alpha=0.35), r"active where A > 0: raises $\pi_\theta$"),
         (Patch(facecolor=colors["A < 0"], alpha=0.35), r"active where A < 0: lowers $\pi_\theta$"),
     ]
     figure = page(9.6, 1.9, "Figure 8: active gradient regions", legend)
+    tables: list[pandas.DataFrame] = []
+    found: dict[str, list[str]] = {}
     for axes, (name, clip) in zip(figure.subplots(1, 3), MASKS.items(), strict=True):
+        bounds = set()
         for height, (sign, advantage) in zip((1, 0), SIGNS.items(), strict=True):
             active = active_ratios(clip, advantage)
+            about = {"mask": name, "advantage": sign, "ratio": RATIOS.round(6)}
+            tables.append(pandas.DataFrame({**about, "active": active.astype(int)}))
+            found[f"{name}, {sign}"] = []
             for low, high in _stretches(active):
                 axes.barh(height, high - low, 0.55, low, color=colors[sign], alpha=0.35, lw=0)
                 tail, head = (low, high) if advantage > 0 else (high, low)
@@ -41,17 +43,10 @@ def draw() -> Drawing:
                     "", (head, height), (tail, height),
                     arrowprops={"arrowstyle": "->", "color": colors[sign], "lw": 1.5},
                 )  # fmt: skip
-            found[f"{name}, {sign}"] = [
-                f"{low:.2f} ≤ ρ" + (f" ≤ {high:.2f}" if high < RATIOS[-1] else "")
-                for low, high in _stretches(active)
-            ]
-            rows += [
-                {"mask": name, "advantage": sign, "ratio": ratio, "active": int(on)}
-                for ratio, on in zip(RATIOS.round(6).tolist(), active.tolist(), strict=True)
-            ]
-        bounds = {end for sign in SIGNS.values() for stretch in
-                  _stretches(active_ratios(clip, sign)) for end in stretch}  # fmt: skip
-        inner = sorted(b for b in bounds if RATIOS[0] < b < RATIOS[-1])
+                bounds |= {low, high}
+                end = f" ≤ {high:.2f}" if high < RATIOS[-1] else ""
+                found[f"{name}, {sign}"].append(f"{low:.2f} ≤ ρ{end}")
+        inner = sorted(bound for bound in bounds if RATIOS[0] < bound < RATIOS[-1])
         axes.axvline(1, color="0.4", lw=0.8, ls=":")
         axes.set_xticks([0, *inner], ["0", *[f"{bound:.1f}" for bound in inner]])
         axes.set_yticks([1, 0], list(SIGNS))
@@ -64,7 +59,7 @@ def draw() -> Drawing:
         "has not moved yet."
     )
     title = "Figure 8: active regions"
-    return Drawing("fig8", title, figure, pandas.DataFrame(rows), values(found), caption)
+    return Drawing("fig8", title, figure, pandas.concat(tables), values(found), caption)
 
 
 def active_ratios(clip: Clip, advantage: float) -> np.ndarray:
