@@ -11,6 +11,7 @@ import yaml
 from rec_experiments.analysis.results.figure import FigureRuns
 from rec_experiments.analysis.results.table import FOUND, LABELS, STATE
 from rec_experiments.sweeps import Panel
+from rec_experiments.sweeps.manifest import Line
 
 STEPS = 40
 COLUMNS = ["sync_interval = 20", "offline"]
@@ -68,6 +69,13 @@ def write_run(
 
 def write_lines(file: Path, rows: list[dict]) -> None:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_manifest(folder: Path, lines: list[list], name: str = "fig3") -> None:
+    """The manifest of a sweep; lines: as `Line`."""
+    (folder / "manifests").mkdir(exist_ok=True)
+    table = pandas.DataFrame(lines, columns=Line._fields)
+    table.to_csv(folder / "manifests" / f"{name}.csv", index=False)
 
 
 def sample(step: int, response: str, prompt: str = "1+1=", answer: str = "2") -> dict:

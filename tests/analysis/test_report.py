@@ -5,7 +5,6 @@
 3. The W&B Report has one panel grid per figure and one run set per arm, built without a network.
 """
 
-import csv
 import json
 import shlex
 import socket
@@ -22,7 +21,6 @@ from rec_experiments.cli.main import run_command
 from rec_experiments.common.errors import UserError
 
 HOSTILE = '"></td><script>alert(1)</script><img src=http://x.test/y onerror=alert(1)>'
-MANIFEST = ("figure", "arm", "column", "seed", "run", "overrides")
 LINES = ["seed=0"]
 
 
@@ -47,9 +45,7 @@ def folder(tmp_path_factory) -> Path:
     write_run(folder / "loner", ["algo=opmd", "seed=7"], HOSTILE)
     write_run(folder / "bad", ["algo=opmd", "seed=8"])
     (folder / "bad" / "metrics.jsonl").write_text("x\n{}\n")
-    (folder / "manifests").mkdir()
-    with (folder / "manifests" / "fig6.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([MANIFEST, *lines])
+    fabricated.write_manifest(folder, lines, "fig6")
     return folder
 
 

@@ -61,7 +61,10 @@ def draw(data: FigureRuns) -> Drawing:
     norm = TwoSlopeNorm(0.0, -limit, limit)
     figure, panels = _panels(data, down, across, table, grids, CELL, norm, label)
     for axes, grid in panels:
-        _write(axes, grid, limit)
+        for (y, x), mean in np.ndenumerate(grid.to_numpy(dtype=float)):
+            color = "white" if abs(mean) > DARK * limit else "black"
+            text = f"{mean:+.2f}" if np.isfinite(mean) else ""
+            axes.text(x, y, text, ha="center", va="center", color=color, fontsize=7)
     rows = [
         dict(zip(means.index.names, cell, strict=True))
         | {"seeds": len(gains), **mean_and_ends(value, [*gains])}
@@ -171,13 +174,6 @@ def _tick(value: Any) -> str:
     if not isinstance(value, float):
         return str(value)
     return re.sub(r"\.?0*e-0*", "e-", f"{value:.2e}") if value < 1e-2 else f"{value:g}"
-
-
-def _write(axes: Axes, grid: pandas.DataFrame, limit: float) -> None:
-    for (y, x), mean in np.ndenumerate(grid.to_numpy(dtype=float)):
-        if np.isfinite(mean):
-            color = "white" if abs(mean) > DARK * limit else "black"
-            axes.text(x, y, f"{mean:+.2f}", ha="center", va="center", color=color, fontsize=7)
 
 
 def _draw_edge(axes: Axes, edges: dict[Any, stability.Mean], grid: pandas.DataFrame) -> None:

@@ -39,16 +39,8 @@ def render(
     """The page. All texts are escaped. written: date and time."""
     source = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     template = jinja2.Environment(autoescape=True, trim_blocks=True).from_string(source)
-    return template.render(
-        verdicts=verdicts,
-        counts=tables.counts(verdicts),
-        effect=tables.effect,
-        reading=tables.READING,
-        lines=lines,
-        pictures=pictures,
-        tones=TONES,
-        written=written,
-    )
+    shown = {"verdicts": verdicts, "lines": lines, "pictures": pictures, "written": written}
+    return template.render(shown, tables=tables, tones=TONES)
 
 
 def picture(name: str, found: pandas.DataFrame, overrides: Sequence[str]) -> Picture | None:

@@ -24,17 +24,13 @@ measured"; a measured number that is not finite is inf or -inf. Select and group
     steps = table(runs([Path("runs")]))
     done = steps[steps["state"] == "done"]
     done.groupby(["arm", "column", "seed"])["eval/accuracy"].last()
-
-`figure.figure_runs` has the same two tables of one figure, with the labels of its sweep;
-`statistics` has the statistics of a run and of several seeds, and `config.settings` the values of
-an experiment from its overrides.
 """
 
 import functools
 import math
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,17 +98,15 @@ def load_runs(*places: str | Path, keys: Sequence[str] = ()) -> pandas.DataFrame
             raise UserError(f"{place}: no such folder")
     found = runs(map(Path, places)).drop_duplicates("run")
     found = found[~found["state"].isin(["missing", "unreadable"])]
-    values = [*map(_values, found["path"], found["overrides"])]
+    values = [
+        flat(read_config(path)) if path.is_dir() else settings(overrides)
+        for path, overrides in zip(found["path"], found["overrides"], strict=True)
+    ]
     for key in keys:
         if values and not any(key in each for each in values):
             raise UserError(f"keys={key}: no such key of a run")
         found[key] = [each.get(key) for each in values]
     return table(found, ["path", *keys])
-
-
-def _values(path: Path, overrides: str) -> Mapping[str, Any]:
-    """The values of a run's configuration by dotted key."""
-    return flat(read_config(path)) if path.is_dir() else settings(overrides)
 
 
 # Where runs are -----------------------------------------------------------------------------------
@@ -258,7 +252,10 @@ def _rows(file: Path, done: bool) -> pandas.DataFrame:
     end.
     """
     recorded = [
-        {key: math.inf if _is_nan(value) else value for key, value in row.items()}
+        {
+            key: math.inf if isinstance(value, float) and math.isnan(value) else value
+            for key, value in row.items()
+        }
         for _, row in read_rows(file)
     ]
     try:
@@ -271,10 +268,6 @@ def _rows(file: Path, done: bool) -> pandas.DataFrame:
     if done and not (len(rows) and ACCURACY in rows and rows[ACCURACY].notna().iloc[-1]):
         raise unreadable(file, "it has no evaluation at the end")
     return rows
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)
 
 
 @functools.cache  # once per reason

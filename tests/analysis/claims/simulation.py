@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from rec_experiments.analysis.claims.decision import Direction, Outcome
 from rec_experiments.analysis.claims.judge import CLAIMS, GAIN, SHARE, Endpoint, combine, find
-from rec_experiments.analysis.results.formatting import text_table
 from rec_experiments.analysis.results.statistics import SeedValues, Statistic
 
 Array = NDArray[np.float64]
@@ -44,11 +43,6 @@ def false_rate(endpoint: Endpoint, shares: Shares) -> float:
     """The highest share of an outcome that is false for identical arms."""
     wrong = [Outcome.contradicted, *([Outcome.supported] if endpoint.direction in DIRECTED else [])]
     return max(shares[each] for each in wrong)
-
-
-def name(endpoint: Endpoint) -> str:
-    ratio = ", ratio" if endpoint.factor else ""
-    return f"{endpoint.direction.value}: {endpoint.statistic.name}{ratio}"
 
 
 def accuracies(rng: np.random.Generator, pairs: int, seeds: int) -> Array:
@@ -119,18 +113,19 @@ def _by_seed(values: Array) -> SeedValues:
 
 def show(seeds: int = SEEDS) -> None:
     """Print the share of every outcome for identical arms and for arms that differ by δ."""
-    shown = [each for each in Outcome if each is not Outcome.not_run]
     found = simulated(np.random.default_rng(0), PAIRS, seeds)
     for at, title in enumerate(
         ("identical arms", "a true effect of δ as claimed", "a true effect of δ on the other side")
     ):
-        rows = [
-            [name(endpoint), *(f"{shares[at][outcome]:.1%}" for outcome in shown)]
+        rows = {
+            f"{endpoint.direction.value}: {endpoint.statistic.name}"
+            + (", ratio" if endpoint.factor else ""): {
+                outcome.value: f"{share:.1%}" for outcome, share in shares[at].items()
+            }
             for endpoint, shares in found
-        ]
-        table = text_table([["endpoint", *(outcome.value for outcome in shown)], *rows])
-        lines = [f"{PAIRS} pairs of arms, {seeds} seeds: {title}", *table, ""]
-        print("\n".join(lines))
+        }
+        print(f"{PAIRS} pairs of arms, {seeds} seeds: {title}")
+        print(pandas.DataFrame.from_dict(rows, "index").drop(columns="not run").to_string(), "\n")
     worst = max(false_rate(endpoint, shares[0]) for endpoint, shares in found)
     print(f"The most frequent false outcome of identical arms: {worst:.1%}.")
 

@@ -24,6 +24,7 @@ from fabricated import (
     figure,
     figure_of,
     rows_of,
+    write_manifest,
     write_run,
 )
 from matplotlib.colors import to_rgb
@@ -35,7 +36,6 @@ from rec_experiments.analysis.results.figure import FigureRuns
 from rec_experiments.cli.main import run_command
 from rec_experiments.rollout.schedule import Schedule
 from rec_experiments.sweeps import Panel
-from rec_experiments.sweeps.manifest import Line
 
 
 @pytest.fixture(scope="module")
@@ -332,9 +332,7 @@ def test_a_multirun_is_drawn_by_the_name_of_its_manifest(two_sweeps, tmp_path, c
         write_run(two_sweeps / f"{algo}{seed}", rows_of(STABLE, seed))
         words = f"steps=40 algo={algo} seed={seed}"
         lines.append(("multirun-1", algo.upper(), "interval 20", seed, f"{algo}{seed}", words))
-    (two_sweeps / "manifests").mkdir()
-    table = pandas.DataFrame(lines, columns=Line._fields)
-    table.to_csv(two_sweeps / "manifests" / "multirun-1.csv", index=False)
+    write_manifest(two_sweeps, lines, "multirun-1")
     run_command("figures", "multirun-1", f"--out={tmp_path}/out")
     text = (tmp_path / "out" / "multirun-1.txt").read_text()
     assert text.startswith("steps=40\n")

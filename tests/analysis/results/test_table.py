@@ -3,10 +3,9 @@
 import math
 import shlex
 
-import pandas
 import pytest
 from conftest import resolve
-from fabricated import rows_of, write_run
+from fabricated import rows_of, write_manifest, write_run
 
 from rec_experiments.analysis.results.figure import NoRuns, figure_runs, multirun
 from rec_experiments.analysis.results.table import find, runs, table
@@ -14,16 +13,8 @@ from rec_experiments.common.errors import UserError
 from rec_experiments.config.identity import flat
 from rec_experiments.config.settings import NO_SETTING, experiment, oldest_age, settings
 from rec_experiments.sweeps import load_figure, points
-from rec_experiments.sweeps.manifest import Line
 
 SEEDS = ("seed=0,1", "sync=offline", "steps=40")
-
-
-def write_manifest(folder, lines, name="fig3"):
-    (folder / "manifests").mkdir(exist_ok=True)
-    pandas.DataFrame(lines, columns=Line._fields).to_csv(
-        folder / "manifests" / f"{name}.csv", index=False
-    )
 
 
 @pytest.fixture

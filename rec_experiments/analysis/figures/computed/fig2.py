@@ -1,7 +1,6 @@
 """Figure 2: rollout and training under two schedules."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas
 from matplotlib.axes import Axes
@@ -17,8 +16,7 @@ SCHEDULES = (Schedule(interval=4, offset=0, phase="paper"),
 BATCHES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """Start of drawing and of training on a batch; each takes one unit of time."""
 
     batch: int
@@ -51,12 +49,10 @@ def draw() -> Drawing:
     ages = [schedule.ages(1, BATCHES) for schedule in SCHEDULES]
     worst = max(map(max, ages))
     legend = [
-        *[
-            (Patch(facecolor=_freshness(stale, worst), edgecolor="0.3"), f"staleness {stale}")
-            for stale in range(worst + 1)
-        ],
-        (Patch(facecolor=style.SKY, alpha=0.6), "weights synchronised"),
+        (Patch(facecolor=_freshness(stale, worst), edgecolor="0.3"), f"staleness {stale}")
+        for stale in range(worst + 1)
     ]
+    legend.append((Patch(facecolor=style.SKY, alpha=0.6), "weights synchronised"))
     rows: list[dict[str, Any]] = []
     figure = page(9.6, 2.3, "Figure 2: rollout and training under two schedules", legend)
     both = figure.subplots(1, len(SCHEDULES)), SCHEDULES, ages
@@ -64,7 +60,7 @@ def draw() -> Drawing:
         slots = timeline(schedule, BATCHES)
         _lanes(axes, schedule, slots, [_freshness(age, worst) for age in stale])
         about = {"interval": schedule.interval, "offset": schedule.offset}
-        rows += [about | asdict(slot) | {"staleness": stale[slot.batch]} for slot in slots]
+        rows += [about | slot._asdict() | {"staleness": stale[slot.batch]} for slot in slots]
     found = {s.describe(1): stale for s, stale in zip(SCHEDULES, ages, strict=True)}
     caption = (
         "A batch takes one unit of time to draw and one to train on, and starts as early as "
