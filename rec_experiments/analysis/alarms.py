@@ -29,22 +29,17 @@ class Alarm(Range):
     """A range that runs leave before they collapse.
 
     last: the value at a step is the median of this many latest measurements, so one batch alone
-    raises no alarm. first: divide by the median of this many first measurements of the run, null
-    for none. why: the reason for the range.
+    raises no alarm. why: the reason for the range.
     """
 
     last: int
-    first: int | None
     why: str
 
     def values(self, steps: pandas.DataFrame) -> pandas.Series:
         """The value at each step of a run, once there are enough measurements. steps: its rows of
         the table of runs."""
         curve = steps.set_index("step").reindex(columns=[f"train/{self.quantity}"]).iloc[:, 0]
-        points = curve[np.isfinite(curve)]
-        unit = points.iloc[: self.first].median() if self.first else 1.0
-        begin = max(self.last, (self.first or 0) + 1) - 1
-        return (points.rolling(self.last).median() / unit).iloc[begin if unit else len(points) :]
+        return curve[np.isfinite(curve)].rolling(self.last).median().dropna()
 
     def message(self, steps: pandas.DataFrame) -> str:
         """As in `effective sample size 0.02 since step 36, should be at least 0.15`; "" unless the

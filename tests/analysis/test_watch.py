@@ -19,8 +19,8 @@ from rich.console import Console
 from rec_experiments.analysis import watch
 from rec_experiments.cli.main import run_command
 
-CALM = {"train/ess": 0.9, "train/grad_norm": 0.3, "train/kl": 0.01}
-BAD = {"train/ess": 0.02, "train/grad_norm": 0.3, "train/kl": 0.4}
+CALM = {"train/ess": 0.9, "train/kl": 0.01}
+BAD = {"train/ess": 0.02, "train/kl": 0.4}
 
 
 def rows_of(steps: int, numbers: dict = CALM) -> list[dict]:
