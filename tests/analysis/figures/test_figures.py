@@ -103,7 +103,7 @@ LONG = Panel(metric="train/clip_fraction", label="share of tokens that was clipp
 @pytest.mark.parametrize("columns", [COLUMNS, COLUMNS[:1]], ids=["shared axes", "axes of each"])
 def test_panels_title_and_legend_do_not_overlap(data, columns):
     """With a label of two lines, a long title, and more methods than a legend has lines."""
-    arms = [*data.arms, *(f"method {i}" for i in range(90))]
+    arms = [*data.arms, *(f"method {i}" for i in range(45))]
     more = pandas.DataFrame({"arm": arms, "column": columns[0], "state": "missing"})
     runs = pandas.concat([data.runs[data.runs["column"].isin(columns)], more])
     about = {"runs": runs, "panels": [*PANELS, LONG], "title": "A long title " * 12}
