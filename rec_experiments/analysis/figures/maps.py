@@ -61,10 +61,11 @@ def draw(data: FigureRuns) -> Drawing:
     norm = TwoSlopeNorm(0.0, -limit, limit)
     figure, panels = _panels(data, down, across, table, grids, CELL, norm, label)
     for axes, grid in panels:
-        for (y, x), mean in np.ndenumerate(grid.to_numpy(dtype=float)):
+        means_YX = grid.to_numpy(dtype=float)
+        for y, x in np.argwhere(np.isfinite(means_YX)):
+            mean = means_YX[y, x]
             color = "white" if abs(mean) > DARK * limit else "black"
-            text = f"{mean:+.2f}" if np.isfinite(mean) else ""
-            axes.text(x, y, text, ha="center", va="center", color=color, fontsize=7)
+            axes.text(x, y, f"{mean:+.2f}", ha="center", va="center", color=color, fontsize=7)
     rows = [
         dict(zip(means.index.names, cell, strict=True))
         | {"seeds": len(gains), **mean_and_ends(value, [*gains])}
