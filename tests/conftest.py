@@ -273,11 +273,11 @@ def problem_numbers(exp: Experiment, draw: int, total: int) -> list[int]:
     return problems_of(draw, size, total, exp.seed, exp.shuffle)
 
 
-def refused(arguments, monkeypatch, capfd, entry=main) -> str:
+def refused(arguments, monkeypatch, capfd) -> str:
     """The one line on stderr of a command that must exit with 2."""
     monkeypatch.setattr(sys, "argv", ["rec_experiments", *arguments])
     with pytest.raises(SystemExit) as stopped:
-        entry()
+        main()
     out, err = capfd.readouterr()
     lines = [line for line in err.splitlines() if line.strip()]
     assert stopped.value.code == 2, err

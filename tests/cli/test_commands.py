@@ -136,7 +136,7 @@ def test_arguments_that_are_refused(word, told):
 )
 def test_bad_input_is_one_line(words, told, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    assert refused(words, monkeypatch, capfd, main.main).startswith(f"error: {told}")
+    assert refused(words, monkeypatch, capfd).startswith(f"error: {told}")
     assert [*tmp_path.iterdir()] == []
 
 

@@ -55,7 +55,7 @@ composed = functools.cache(rec_experiments.algorithm)
 )
 def test_refused(words, reason, monkeypatch, capfd, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert reason in refused(["export-loss", *words], monkeypatch, capfd, main)
+    assert reason in refused(["export-loss", *words], monkeypatch, capfd)
     assert [*tmp_path.iterdir()] == []
 
 

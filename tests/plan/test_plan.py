@@ -135,7 +135,7 @@ def test_the_hours_of_a_sweep_are_those_of_the_plan(monkeypatch):
     ],
 )
 def test_bad_input_is_one_line(arguments, line, monkeypatch, capfd):
-    said = refused(arguments, monkeypatch, capfd, lambda: run_command("plan", *arguments))
+    said = refused(["plan", *arguments], monkeypatch, capfd)
     assert line in said
 
 
