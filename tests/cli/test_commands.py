@@ -11,6 +11,7 @@ in test_run.py.
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -185,36 +186,34 @@ assert not {"torch", "transformers", "datasets", "wandb", "vllm"} & sys.modules.
 """
 
 
-def python(*arguments, cwd, **options):
+PYTHON = shlex.quote(sys.executable)
+
+
+def shell(line, cwd, **environment):
     return subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, check=False, timeout=300,
-        **{"capture_output": True, "text": True, **options},
+        line, shell=True, cwd=cwd, env={**os.environ, **environment},
+        capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
 
 
 def test_no_torch_without_gradients(tmp_path):
-    done = python("-c", LIGHT, cwd=tmp_path)
+    done = shell(f"{PYTHON} -c {shlex.quote(LIGHT)}", tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_folder_that_is_gone_is_one_line(tmp_path):
     (tmp_path / "gone").mkdir()
-    done = subprocess.run(
-        ["sh", "-c", 'rmdir ../gone; "$0" -m rec_experiments steps=1', sys.executable],
-        cwd=tmp_path / "gone", env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+    line = f"rmdir ../gone; {PYTHON} -m rec_experiments steps=1"
+    done = shell(line, tmp_path / "gone", PYTHONPATH=os.pathsep.join(sys.path))
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("error: the current folder has been removed")
 
 
 def test_locale_without_our_letters(tmp_path):
     without = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = python(
-        "-X", "utf8=0", "-m", "rec_experiments", "algorithms", "grpo",
-        cwd=tmp_path, env={**os.environ, **without}, text=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr.decode("ascii")
+    line = f"{PYTHON} -X utf8=0 -m rec_experiments algorithms grpo"
+    done = shell(line, tmp_path, **without)
+    assert done.returncode == 0, done.stderr
 
 
 NOBODY = """
@@ -229,12 +228,8 @@ runpy.run_module("rec_experiments", run_name="__main__")
 
 def test_a_container_without_a_home_folder_trains_and_draws(tmp_path):
     """Nor does a backend of matplotlib that does not exist matter."""
-    environment = {**os.environ, "MPLBACKEND": "nope"}
-    environment.pop("REC_EXPERIMENTS_CACHE", None)
-    done = subprocess.run(
-        [sys.executable, "-c", NOBODY], cwd=tmp_path, env={**environment, "TMPDIR": str(tmp_path)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    line = f"unset REC_EXPERIMENTS_CACHE; {PYTHON} -c {shlex.quote(NOBODY)}"
+    done = shell(line, tmp_path, TMPDIR=str(tmp_path), MPLBACKEND="nope")
     assert done.returncode == 0, done.stderr
     assert [*tmp_path.glob("runs/*/curves.png")]
     assert [*tmp_path.glob("rec_experiments-*/warm_start_*.pt")]
@@ -253,9 +248,8 @@ def test_closed_pipe_ends_a_command_quietly(tmp_path):
 
 
 def test_closed_output_ends_no_command(tmp_path):
-    words = f"{sys.executable} -m rec_experiments algorithms grpo >&-"
-    done = python("-c", f"import os; os.system({words!r})", cwd=tmp_path)
-    assert done.stderr == ""
+    done = shell(f"{PYTHON} -m rec_experiments algorithms grpo >&-", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 BLOCK = """
