@@ -115,7 +115,7 @@ class Trackio(Piece):
     """trackio: a local SQLite file for all runs of a project, and a dashboard in the browser.
 
     A run's name ends in its folder's id. A resumed run continues its trackio run: steps that are
-    already stored are skipped, steps that a killed process did not send are sent.
+    already stored are skipped, steps that a killed process did not send are sent first.
     """
 
     project: str
@@ -178,8 +178,10 @@ class _TrackioRun(_Run):
 
     def __init__(self, library: Any, run: Any, project: str, folder: Path):
         super().__init__(library, run)
-        self.project, self.folder = project, folder
+        self.project = project
         self.step = self.stored()
+        for row in rows_before(math.inf, folder):
+            self.log(row)
 
     def stored(self) -> int:
         """The last step that trackio has stored of the run, or -1."""
@@ -188,23 +190,13 @@ class _TrackioRun(_Run):
         return -1 if last is None else last
 
     def log(self, row: Row) -> None:
-        self._catch_up(row["step"])
         if row["step"] > self.step:
             super().log(row)
-
-    def _catch_up(self, step: float) -> None:
-        """Send earlier rows of metrics.jsonl that are not stored."""
-        if self.step < step - 1:
-            for row in rows_before(step, self.folder):
-                if row["step"] > self.step:
-                    super().log(row)
 
     def finish(self, picture: Path | None = None, failed: bool = False) -> list[str]:
         """Raises UserError if trackio has not stored all steps."""
         if self.run is None:  # it has raised
             return []
-        if not failed:
-            self._catch_up(math.inf)
         with quiet():
             return super().finish(picture, failed)
 
