@@ -33,12 +33,14 @@ ROWS = st.lists(
 LIMITS = st.builds(Limits, st.none() | st.integers(1, 9), st.none() | st.integers(1, 200))
 
 
-def of_lengths(lengths: list[tuple[int, int]]) -> list[TokenSequence]:
-    """Of these lengths of prompt and response; sequence i is row i and row -i - 1."""
-    return [
-        TokenSequence(prompt, response, i, [i, -i - 1])
-        for i, (prompt, response) in enumerate(lengths)
-    ]
+def of_lengths(lengths: list[tuple[int, int]], prompts: int | None = None) -> list[TokenSequence]:
+    """Of these lengths of prompt and response; sequence i is row i and row -i - 1. prompts: how
+    many they share, of 1, 2, … tokens; None for one of its own for each."""
+    found = []
+    for i, (own, response) in enumerate(lengths):
+        group, prompt = (i, own) if prompts is None else (i % prompts, 1 + i % prompts)
+        found.append(TokenSequence(prompt, response, group, [i, -i - 1]))
+    return found
 
 
 def tensors(part: list[TokenSequence]) -> Sequences:
@@ -46,9 +48,10 @@ def tensors(part: list[TokenSequence]) -> Sequences:
 
 
 @settings(deadline=None)
-@given(ROWS, LIMITS, st.integers(1, 5))
-def test_passes_of_ranks(rows, limits, ranks):
-    sequences = of_lengths([(prompt, response) for prompt, response, _ in rows])
+@given(ROWS, LIMITS, st.none() | st.integers(1, 3), st.integers(1, 5))
+def test_passes_of_ranks(rows, limits, prompts, ranks):
+    limits = Limits(limits.sequences, limits.tokens, shared=prompts is not None)
+    sequences = of_lengths([(prompt, response) for prompt, response, _ in rows], prompts)
     needs = [needed for *_, needed in rows]
     has_gradient = [*needs, *[False] * len(rows)]  # only one of its rows makes a sequence need it
     plans = [passes(sequences, has_gradient, limits, World(rank, ranks)) for rank in range(ranks)]
@@ -58,18 +61,18 @@ def test_passes_of_ranks(rows, limits, ranks):
     assert all(any(not plan[i].blank for plan in plans) for i in range(len(plans[0])))
     for plan in plans:
         for p in plan:
-            size = len(p.sequences)
+            size, told = len(p.sequences), limits.computed(p.sequences)
             assert p.blank or {needs[s.rows[0]] for s in p.sequences} == {p.needs_gradient}
             assert size <= (limits.sequences or math.inf)
-            batch = collate(tensors(p.sequences))
-            with_last = batch.arguments["input_ids"].numel() + size
-            assert with_last <= (limits.tokens or math.inf) or size == 1
+            assert told <= (limits.tokens or math.inf) or size == 1
+            ids_GL = (shared if prompts else collate)(tensors(p.sequences)).arguments["input_ids"]
+            assert len(ids_GL) == (len({s.group for s in p.sequences}) if prompts else size)
+            assert ids_GL.numel() <= told if prompts else ids_GL.numel() == told - size
         for one, two in itertools.pairwise(p for p in plan if not p.blank):
-            if one.needs_gradient == two.needs_gradient:
+            if one.needs_gradient == two.needs_gradient and not prompts:
                 grown = [*one.sequences, two.sequences[0]]
-                width = max(s.prompt for s in grown) + max(s.response for s in grown)
                 too_many = len(grown) > (limits.sequences or math.inf)
-                assert too_many or len(grown) * width > (limits.tokens or math.inf)
+                assert too_many or limits.computed(grown) > (limits.tokens or math.inf)
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 5))
@@ -78,29 +81,6 @@ def test_balanced_ranks(sizes, ranks):
     hands = deal(of_lengths([(1, size) for size in sorted(sizes, reverse=True)]), ranks)
     work = [sum(s.response for s in hand) for hand in hands]
     assert max(work) - min(work) <= max(sizes)
-
-
-@settings(deadline=None)
-@given(ROWS, LIMITS, st.integers(1, 3), st.integers(1, 5))
-def test_shared_prompts(rows, limits, prompts, ranks):
-    limits = Limits(limits.sequences, limits.tokens, shared=True)
-    sequences = [
-        TokenSequence(1 + i % prompts, response, i % prompts, [i])
-        for i, (_, response, _) in enumerate(rows)
-    ]
-    needs = [needed for *_, needed in rows]
-    plans = [passes(sequences, needs, limits, World(rank, ranks)) for rank in range(ranks)]
-    assert len({tuple(p.needs_gradient for p in plan) for plan in plans}) == 1
-    counted = [s.rows[0] for plan in plans for p in plan if not p.blank for s in p.sequences]
-    assert sorted(counted) == list(range(len(rows)))
-    for p in itertools.chain(*plans):
-        size, told = len(p.sequences), limits.computed(p.sequences)
-        assert size <= (limits.sequences or math.inf)
-        assert told <= (limits.tokens or math.inf) or size == 1
-        batch = shared(tensors(p.sequences))
-        ids_GL = batch.arguments["input_ids"]
-        assert len(ids_GL) == len({s.group for s in p.sequences})
-        assert ids_GL.numel() <= told
 
 
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=2)
