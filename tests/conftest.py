@@ -194,31 +194,24 @@ def accumulate_gradient(
     *,
     temperature: float = 1.0,
     micro_batch_size: int | None = None,
-    micro_batch_tokens: int | None = None,
-    compute_dtype: torch.dtype = torch.float32,
     reference=None,
-    seed: int = 0,
-    index: StepIndex | None = None,
     world: World = ALONE,
 ) -> TokenLog:
-    """Add the gradient of a mini-batch to the model's, and measure KL if there is a reference.
-
-    Without a index, batch n is update n, as where each batch is good for one.
-    """
+    """Add the gradient of a mini-batch to the model's, and measure KL if there is a reference."""
     from rec_experiments.policy.batching import Limits
     from rec_experiments.policy.logprobs import ForwardPass
     from rec_experiments.training.gradient import GradientPass, MiniBatch
 
-    index = index or StepIndex(batch=rollouts.index, epoch=0, mini_batch=0, step=rollouts.index)
     gradient = GradientPass(
         algorithm=algorithm,
-        forward=ForwardPass(temperature=temperature, compute_dtype=compute_dtype),
-        limits=Limits(sequences=micro_batch_size, tokens=micro_batch_tokens),
+        forward=ForwardPass(temperature=temperature, compute_dtype=torch.float32),
+        limits=Limits(sequences=micro_batch_size, tokens=None),
         others={} if reference is None else {"reference": reference},
         kl=reference is not None,
         world=world,
     )
-    return gradient.accumulate(model, MiniBatch.of(rollouts, algorithm, index, seed, model))
+    index = StepIndex(batch=rollouts.index, epoch=0, mini_batch=0, step=rollouts.index)
+    return gradient.accumulate(model, MiniBatch.of(rollouts, algorithm, index, 0, model))
 
 
 def timeless(row: dict) -> dict:

@@ -95,15 +95,12 @@ def torchrun(
     *arguments,
     cwd,
     program=("-m", "rec_experiments"),
-    ranks=RANKS,
-    nodes=("--standalone",),
-    **popen,
 ):
     """The command that the README shows, as a process."""
     return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", *nodes,
-         "--nproc-per-node", str(ranks), *program, *arguments],
-        cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **popen,
+        [sys.executable, "-m", "torch.distributed.run", "--standalone",
+         "--nproc-per-node", str(RANKS), *program, *arguments],
+        cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
 
