@@ -95,20 +95,17 @@ def file_ending(*suffixes: str) -> Callable[[str], Path]:
 
 def override(text: str) -> str:
     """KEY=VALUE, as on the command line of a run or of a sweep. A shell leaves KEY=~/NAME as it
-    is."""
+    is. Raises UserError for another text."""
     key, equals, value = text.partition("=")
     if not (key and equals):
-        raise ValueError(f"{text}: must be KEY=VALUE")
+        raise UserError(f"{text}: must be KEY=VALUE")
     return f"{key}={os.path.expanduser(value)}"
 
 
 def names_and_overrides(words: Iterable[str]) -> tuple[list[str], list[str]]:
     """The words without and those with an equals sign. Raises UserError for one without a key."""
     words = [*words]
-    for word in words:
-        if word.startswith("="):
-            raise UserError(f"{word}: must be KEY=VALUE")
-    return [each for each in words if "=" not in each], [each for each in words if "=" in each]
+    return [word for word in words if "=" not in word], [override(w) for w in words if "=" in w]
 
 
 def overrides(help: str) -> Parameter:

@@ -177,7 +177,7 @@ def mine(tmp_path, monkeypatch):
 
 def test_a_dotted_class_has_its_defaults_and_its_ranges(mine):
     mine(CAPPED)
-    assert rec_experiments.algorithm("grpo", "weight=mine.Mine").parts.weight.cap == 2
+    assert rec_experiments.algorithm("scalerl", "weight=mine.Mine").parts.weight.cap == 2  # not 5
     for line, told in {
         "weight.cap=0": r"^weight\.cap=0: must be greater than 0$",
         "weight.cup=1": r"^weight\.cup: no such key; did you mean weight\.cap\?",
