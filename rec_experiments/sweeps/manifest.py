@@ -53,7 +53,7 @@ def write_manifest(name: str, jobs: Sequence[Job]) -> Path:
     of the same job, and that of the same run in the same arm; the others stay. Raises UserError if
     an old manifest is damaged, and for jobs of several output folders.
     """
-    output, *others = {output_of(job) for job in jobs}
+    output, *others = dict.fromkeys(output_of(job) for job in jobs)
     if others:
         raise UserError(f"output_dir={output},{others[0]}: must be one folder for all runs")
     file = output / FOLDER / f"{name}.csv"

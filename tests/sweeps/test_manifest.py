@@ -83,5 +83,5 @@ def test_a_damaged_manifest_is_one_line(tmp_path, text):
 
 def test_a_sweep_has_one_output_folder(tmp_path):
     jobs = [*jobs_of(tmp_path / "a", ["seed=0"]), *jobs_of(tmp_path / "b", ["seed=0"])]
-    with pytest.raises(UserError, match=r"^output_dir=.*: must be one folder for all runs"):
+    with pytest.raises(UserError, match=r"^output_dir=.*a,.*b: must be one folder for all runs"):
         write_manifest("fig3", jobs)
