@@ -117,11 +117,8 @@ def draw(data: FigureRuns, window: int) -> Drawing:
         for panel in shown
         for column in data.columns
     }
-    ends = {
-        arm: float(mean["mean"].iloc[-1]) if len(mean) else -np.inf
-        for arm, mean in means[shown[0].metric, data.columns[-1]].items()
-    }
-    looks = style.looks(data.arms)
+    looks, last = style.looks(data.arms), means[shown[0].metric, data.columns[-1]]
+    ends = {arm: float(mean["mean"].iloc[-1]) for arm, mean in last.items() if len(mean)}
     order = sorted(looks, key=lambda arm: -ends.get(arm, -np.inf))
     width = across * (CELL[0] if across < MANY else NARROW)
     legend = [(_handle(looks[arm]), arm) for arm in order]

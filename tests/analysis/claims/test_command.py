@@ -81,14 +81,6 @@ def test_typed_seeds_and_rates_replace_those_of_the_scale(fig5, capsys):
     assert first.endswith("15 not run; on 2 seeds")
 
 
-def test_without_runs_it_says_so_once_and_fails(fig5, capsys):
-    with pytest.raises(SystemExit) as caught:
-        run_command("claims", "scale=mini", "optimizer.learning_rate=1e-3", fig5)
-    printed = capsys.readouterr()
-    assert (caught.value.code, printed.out) == (2, "")
-    assert printed.err.startswith("error: no claim has finished runs; ")
-
-
 def test_every_miniature_is_judged_where_no_scale_is_named(monkeypatch, tmp_path):
     asked = []
 
