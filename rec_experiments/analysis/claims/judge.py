@@ -301,18 +301,13 @@ def _values(endpoint: Endpoint, figure: FigureRuns | None) -> SeedValues:
     if figure is None:
         return SeedValues({}, {})
 
-    def of(pattern: str) -> SeedValues:
-        steps = figure.select(_label(figure.arms, pattern), endpoint.column)
+    def of(patterns: str) -> SeedValues:
+        fits = (arm for each in patterns.split("|") for arm in fnmatch.filter(figure.arms, each))
+        steps = figure.select(next(fits, ""), endpoint.column)
         return by_seed(steps, endpoint.statistic, endpoint.metric)
 
     first = of(endpoint.arm)
     return _paired(first, of(endpoint.against), endpoint.factor) if endpoint.against else first
-
-
-def _label(arms: Sequence[str], pattern: str) -> str:
-    """The first arm that fits; the pattern itself if none does."""
-    fits = (arm for each in pattern.split("|") for arm in fnmatch.filter(arms, each))
-    return next(fits, pattern)
 
 
 def _paired(first: SeedValues, second: SeedValues, factor: float | None) -> SeedValues:
