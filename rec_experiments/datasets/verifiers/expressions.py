@@ -73,7 +73,6 @@ _NOT_READ = re.compile(
     r"![\s)}]*!|\\l?not|(?<![_^{\d])\d+\s+(?:-?\d|[a-z]{2})"
 )  # or read as something else
 _LATEX: list[tuple[str, Any]] = [
-    (r"(?<![_^{\d])(\d+)\s+(\d+)/(\d+)", r"\1\\frac{\2}{\3}"),
     (r"(\d+(?:\.\d+)?)e([-+]?\d+)(?![.\d])", r"\1\\cdot10^{\2}"),
     (
         r"(\d*)\.(\d+)",
@@ -133,12 +132,11 @@ def _same_words(inside: str, gold: str) -> bool | None:
     """Compare words, labels, times of day and several quantities, as 3 hours 20 minutes. Their
     units may be cut short or all left out."""
     text, said = _spoken(gold), _spoken(inside)
-    if _WORD.fullmatch(text) or (STYLED.search(gold) and not re.search(r"[\d\\]", text)):
+    is_word = _WORD.fullmatch(text) or (STYLED.search(gold) and not re.search(r"[\d\\]", text))
+    if is_word or _TIME.fullmatch(text) or _TIME.fullmatch(said):
         return _tokens(said) == _tokens(text)
     if re.fullmatch("[A-Z]", gold) and (label := _LABEL.match(unstyled(inside))):
         return label[1] == gold
-    if _TIME.fullmatch(text) or _TIME.fullmatch(said):
-        return _tokens(said) == _tokens(text)
     is_worded = STYLED.search(gold) or re.search(r"[^\W\d_]{3}", text)
     if not (is_worded and _QUANTITIES.fullmatch(text)):
         return None
@@ -314,7 +312,7 @@ def _same_parts(brackets: str, elements: list[str], wanted: str, values: list[st
     left = list(values)
     for element in elements:
         for value in left if as_set else left[:1]:
-            if _same_element(element, value):
+            if _same(bare(element), bare(value)):
                 left.remove(value)
                 break
         else:
@@ -329,10 +327,6 @@ def _by_name(elements: list[str]) -> list[str] | None:
     if len(names) < len(elements) or any(len(pair) != 2 for pair in pairs):
         return None
     return [value for _, value in sorted(pairs)]
-
-
-def _same_element(element: str, value: str) -> bool:
-    return _same(bare(element), bare(value))
 
 
 # Values

@@ -77,7 +77,10 @@ _TO_PROSE = [
 def bare(text: str) -> str:
     r"""An answer without \boxed{}, a style or brackets around it: \textbf{(073)} is 073."""
     boxed = last_boxed(text)
-    text = _unified(text if boxed is None else boxed).strip(" \t\n\r\u200b\u2060\ufeff")
+    text = (text if boxed is None else boxed).translate(_CHARACTERS)
+    for pattern, plain in _LATEX:
+        text = pattern.sub(plain, text)
+    text = text.strip(" \t\n\r\u200b\u2060\ufeff")
     for wrapping in _WRAPPINGS:
         match = wrapping.fullmatch(text)
         text = match[1].strip() if match else text
@@ -104,13 +107,6 @@ def unstyled(text: str) -> str:
     styled = 1
     while styled:  # inner styles first
         text, styled = STYLED.subn(r" \1 ", text)
-    return text
-
-
-def _unified(text: str) -> str:
-    text = text.translate(_CHARACTERS)
-    for pattern, plain in _LATEX:
-        text = pattern.sub(plain, text)
     return text
 
 

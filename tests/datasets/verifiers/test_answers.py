@@ -2,7 +2,7 @@
 
 1. Hand-written answers, each with what makes it right or wrong: the files in `answers`. Random
    pairs whose maker knows which are equal (make test-verifiers judges more of them).
-2. A number in any usual spelling is itself and no other; two numbers are none.
+2. A number in any usual spelling is itself and no other.
 3. Nothing makes a verifier raise, or hang on a number.
 4. A data set chooses one of the two.
 """
@@ -98,34 +98,19 @@ def test_a_spelled_number_is_itself_and_no_neighbour(
         assert not right(final, str(value - 1), answers)
 
 
-JOINED = ["{} or {}", "{}, {}", "{} and {}", "{} to {}", "{}; {}", "{} = {}", "{}\n{}"]
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.integers(0, 10**6), st.integers(0, 10**6), st.sampled_from(JOINED))
-def test_two_numbers_are_neither(one: int, other: int, joined: str) -> None:
-    assume(one != other)
-    for answers in SAME:
-        for gold in (one, other):
-            assert not right(tagged(joined.format(one, other)), str(gold), answers)
-
-
 # 3. Hostile responses
 
 LONG = 100_000
 HOSTILE = [
     "7" * LONG,
-    "1 " * LONG,
     "1,000" * LONG,
     "18" + " " * LONG + "20",
-    "*" * LONG + "18",
     "-" * LONG + "18",
     "{" * LONG + "18" + "}" * LONG,
     "\\text{" * LONG + "18" + "}" * LONG,
     "\\boxed{" * LONG + "}" * LONG,
     "(" * LONG + "18" + ")" * LONG,
     "<answer>" * LONG,
-    "####" * LONG,
     "=" * LONG + "20 = 18",
     "\ud800" * LONG,
     "1" + "\u200b" * LONG + "8",
