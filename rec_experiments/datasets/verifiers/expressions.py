@@ -56,7 +56,8 @@ _WORD_BETWEEN = r"\s*(?:\\text\s*\{{\s*)?,?\s*(?:\b(?:{})\b{})\s*\}}?\s*"
 _OR = re.compile(_WORD_BETWEEN.format("or", r"|\\(?:lor|vee|cup)(?![a-zA-Z])"))
 _ALSO = re.compile(_WORD_BETWEEN.format("and", r"|\\land(?![a-zA-Z])"))
 _LIST = re.compile(_WORD_BETWEEN.format("or|and", r"|\\(?:lor|vee)(?![a-zA-Z])"))
-_REVERSED = re.compile(r"([\[\]])([^\[\]]+)([\[\]])")  # ]2,5[ is (2,5)
+_REVERSED = [(re.compile(r"^\]"), "("), (re.compile(r"\[$"), ")")]  # ]2,5[ is (2,5)
+_BRACKETS = re.compile(r"(\(|\[|\\\{)(.*)(\)|\]|\\\})", re.DOTALL)
 _GROUPED = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")  # 1,080
 _INDEXED = re.compile(r"_(?:\w|\{\w+\})|\([^()]*\)")
 _NO_NAME = re.compile(r"\d|^\s*-|\\sqrt|[!^]")
@@ -246,30 +247,28 @@ def _is_name(side: str) -> bool:
     return bool(side) and not _NO_NAME.search(_INDEXED.sub("", side))
 
 
-def _region(text: str) -> tuple[set[str], sympy.Set] | None:
+def _region(text: str) -> tuple[set[sympy.Symbol], sympy.Set] | None:
     """The variable of inequalities, if any, and the real numbers that they or intervals allow.
 
     None for any other text, such as inequalities of two variables or of x^2.
     """
-    alternatives = [list(map(_allowed, _ALSO.split(each))) for each in _OR.split(text)]
-    parts = [part for alternative in alternatives for part in alternative]
-    names = {name for part in parts if part for name in part[0]}
-    if not all(parts) or len(names) > 1 or _CLOSED_INFINITY.search(text):
-        return None
-    return names, sympy.Union(
-        *(sympy.Intersection(*(part[1] for part in each if part)) for each in alternatives)
-    )
-
-
-def _allowed(text: str) -> tuple[set[str], sympy.Set] | None:
-    value = _parse(text)
-    if isinstance(value, sympy.Set):
-        return set(), value
-    relations = value.atoms(Relational) if isinstance(value, (Relational, And)) else ()
-    sides = [side for relation in relations for side in relation.args]
-    if not sides or not all(side.is_Symbol or side.is_number for side in sides):
-        return None
-    return {side.name for side in sides if side.is_Symbol}, value.as_set()
+    names: set[sympy.Symbol] = set()
+    region = sympy.S.EmptySet
+    for alternative in _OR.split(text):
+        allowed = sympy.S.UniversalSet
+        for part in _ALSO.split(alternative):
+            value = _parse(part)
+            if isinstance(value, (Relational, And)):
+                sides = [side for each in value.atoms(Relational) for side in each.args]
+                if not all(side.is_Symbol or side.is_number for side in sides):
+                    return None
+                names |= value.free_symbols
+                value = value.as_set()
+            if not isinstance(value, sympy.Set):
+                return None
+            allowed = allowed.intersect(value)
+        region = region.union(allowed)
+    return None if len(names) > 1 or _CLOSED_INFINITY.search(text) else (names, region)
 
 
 def _parts(text: str) -> tuple[str, list[str]] | None:
@@ -277,15 +276,14 @@ def _parts(text: str) -> tuple[str, list[str]] | None:
 
     None for one value, which 1,080 is, and for a union or a set with a condition.
     """
-    text = _REVERSED.sub(_turned, _POINT.sub("", _LIST.sub(",", text)))
+    text = _POINT.sub("", _LIST.sub(",", text))
+    for bracket, usual in _REVERSED:
+        text = bracket.sub(usual, text)
     if _NO_PARTS.search(text):
         return None
-    opening = "\\{" if text.startswith("\\{") else text[:1]
-    closing = "\\}" if text.endswith("\\}") else text[-1:]
-    depths = list(itertools.accumulate(map(_depth, text)))
-    brackets, listed = "", text
-    if opening in ("(", "[", "\\{") and depths[-1] == 0 and 0 not in depths[1:-1]:
-        brackets, listed = opening + closing, text[len(opening) : -len(closing)]
+    found = _BRACKETS.fullmatch(text)
+    is_one_pair = 0 not in list(itertools.accumulate(map(_depth, text)))[1:-1]
+    brackets, listed = (found[1] + found[3], found[2]) if found and is_one_pair else ("", text)
     elements = [
         element.replace("\\pm", plus).replace("\\mp", minus)
         for element in _split(listed, ",;")
@@ -294,11 +292,6 @@ def _parts(text: str) -> tuple[str, list[str]] | None:
     ]
     several = len(elements) > 1 or brackets == "\\{\\}"
     return (brackets, elements) if several and not _GROUPED.fullmatch(text) else None
-
-
-def _turned(interval: re.Match[str]) -> str:
-    """]2,5[ as (2,5)."""
-    return f"{'(['[interval[1] == '[']}{interval[2]}{')]'[interval[3] == ']']}"
 
 
 def _same_parts(brackets: str, elements: list[str], wanted: str, values: list[str]) -> bool:
