@@ -137,7 +137,7 @@ def draw(data: FigureRuns, window: int) -> Drawing:
     for axes, (panel, column) in drawn:
         _draw_bands(axes, means[panel.metric, column], looks, panel.log)
     for axes, column in zip(grid[0] if by_column else (), data.columns, strict=False):
-        axes.set_title(textwrap.fill(column, HEAD_WIDTH))
+        axes.set_title(column if len(column) <= HEAD_WIDTH else column.replace(", ", "\n"))
     for axes in grid.flat[len(cells) :]:
         axes.set_axis_off()
     missing = [panel.label for panel in data.panels if panel not in shown]
