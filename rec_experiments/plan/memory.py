@@ -25,7 +25,12 @@ from rec_experiments.policy.logprobs import Wanted
 from rec_experiments.policy.lora import adapted, trained
 from rec_experiments.policy.models import Adapted
 from rec_experiments.rollout.pipeline import Overlap
-from rec_experiments.runs.prepare import compute_dtype, forward_pass, frozen_roles
+from rec_experiments.runs.prepare import (
+    compute_dtype,
+    drawing_dtype,
+    forward_pass,
+    frozen_roles,
+)
 from rec_experiments.training.gradient import begin_gradient
 from rec_experiments.training.policies import Teacher
 from rec_experiments.training.updates import AdamW8bit
@@ -115,7 +120,8 @@ def training_memory(
     config: of the model. prompt_tokens: see `largest_pass`.
     """
     source: Any = experiment.model
-    own = getattr(torch, source.dtype).itemsize
+    dtype: torch.dtype = getattr(torch, source.dtype)
+    own = dtype.itemsize
     embedding = config.vocab_size * config.hidden_size * own
     ranks, (weights, changed) = experiment.ranks, model_bytes(experiment, config)
     adapter = changed if isinstance(source, Adapted) else 0
@@ -138,9 +144,12 @@ def training_memory(
     moved = proximal + (reference if moves else 0.0)
     # The weights that the next batches are sampled from: split on the devices, or on the host.
     led = experiment.sampler.for_all_ranks and ranks > 1
-    sampled = step_part if led or not overlaps else 0
+    lower = drawing_dtype(experiment, dtype)  # then they are beside the slots
+    sampled = step_part if led or lower or not overlaps else 0
     # Shared memory for the process that samples, which only the first rank has if it leads.
     slots = 2 * weights / (ranks if led else 1) if overlaps else 0
+    if lower:
+        slots *= lower.itemsize / own
     recomputing = low if recomputes(experiment) and not overlaps else 0
     snapshot = step_part if experiment.kl_every else 0  # the weights before the optimizer's step
     brought = waiting if experiment.device != "cpu" else 0.0

@@ -27,14 +27,16 @@ if TYPE_CHECKING:
 class WorkerSetup:
     """What a pipeline starts a worker from.
 
-    here, elsewhere: make one in this process, or in another process. weights: their layout. device:
-    the run's. ranks: the training processes on this machine whose draws need a device of their own.
-    versions: the most that one draw is made from. draws: False on a rank for which rank 0 draws.
+    here, elsewhere: make one in this process, or in another process. weights: their layout. dtype:
+    in which another process gets them, None for their own. device: the run's. ranks: the training
+    processes on this machine whose draws need a device of their own. versions: the most that one
+    draw is made from. draws: False on a rank for which rank 0 draws.
     """
 
     here: Build
     elsewhere: Build
     weights: Weights
+    dtype: torch.dtype | None
     device: torch.device
     ranks: int
     versions: int
@@ -92,6 +94,7 @@ class Overlap(Piece):
             timeout=self.timeout,
             environment=self._variables(setup.device, setup.ranks),
             versions=setup.versions,
+            dtype=setup.dtype,
         )
 
     def _variables(self, device: torch.device, ranks: int) -> dict[str, str]:

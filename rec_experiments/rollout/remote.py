@@ -81,15 +81,17 @@ class SharedWeights:
     places: Places
 
     @classmethod
-    def like(cls, weights: Weights) -> "SharedWeights":
-        """Raises UserError if there is too little shared memory."""
+    def like(cls, weights: Weights, dtype: torch.dtype | None) -> "SharedWeights":
+        """Raises UserError if there is too little shared memory. dtype: None for the weights'."""
         size = 0
         places: Places = {}
         first: dict[Any, int] = {}
         for name, tensor in weights.items():
             start = first.setdefault(memory_of(tensor), size)
-            places[name] = tensor.dtype, start, tuple(tensor.shape)
-            size = max(size, start + -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT)
+            own = dtype or tensor.dtype
+            places[name] = own, start, tuple(tensor.shape)
+            nbytes = tensor.numel() * own.itemsize
+            size = max(size, start + -(-nbytes // ALIGNMENT) * ALIGNMENT)
         try:
             return cls(torch.empty(size, dtype=torch.uint8).share_memory_(), places)
         except RuntimeError as error:
@@ -119,8 +121,8 @@ class RemoteWorker:
     """A `LocalWorker` in another process. Implements `RolloutWorker`.
 
     build: makes the worker there; it must be importable. weights: the layout of all weights to
-    come. ahead: see `RolloutWorker`. environment: variables of the other process. versions: the
-    most that one draw is made from.
+    come. dtype: in which it gets them, None for their own. ahead: see `RolloutWorker`. environment:
+    variables of the other process. versions: the most that one draw is made from.
 
     Raises what `build` raises. Methods raise what the other process raises, with its traceback in a
     note, or WorkerLost if it dies or does not answer within `timeout` seconds. The process ends
@@ -136,9 +138,10 @@ class RemoteWorker:
         timeout: float,
         environment: dict[str, str],
         versions: int = 1,
+        dtype: torch.dtype | None = None,
     ):
-        self.ahead, self.timeout = ahead, timeout
-        shared = [SharedWeights.like(weights) for _ in range(versions + 1)]
+        self.ahead, self.timeout, self.dtype = ahead, timeout, dtype
+        shared = [SharedWeights.like(weights, dtype) for _ in range(versions + 1)]
         # The spare one, then those in use, the current one last.
         self._slots = deque(Slot(i, part.tensors()) for i, part in enumerate(shared))
         context = get_context("spawn")  # a fork is not safe with torch's threads and CUDA
@@ -162,7 +165,9 @@ class RemoteWorker:
     def update_weights(self, snapshot: Snapshot) -> Snapshot:
         slot = self._fill_spare(snapshot)
         self._slots.rotate(-1)
-        return snapshot.copy() if snapshot.base else Snapshot(snapshot.version, slot.tensors)
+        if snapshot.base or self.dtype:  # the slot does not hold all of it
+            return snapshot.copy()
+        return Snapshot(snapshot.version, slot.tensors)
 
     def submit(
         self, snapshots: Sequence[Snapshot], requests: list[RolloutRequest]

@@ -136,6 +136,7 @@ def assemble(experiment: Experiment, loaded: Loaded, world: World) -> Trainer:
         here=lambda: make_worker(experiment, drawing.to(world.device), chat),
         elsewhere=functools.partial(load_worker, experiment),
         weights=plain.state_dict(),
+        dtype=drawing_dtype(experiment, plain.dtype),
         device=torch.device(world.device),
         ranks=drawing_ranks(experiment, world),
         versions=experiment.sync.most_versions,
@@ -353,6 +354,21 @@ def layout(experiment: Experiment) -> dict[str, bool]:
     if not isinstance(experiment.model, Pretrained):
         return {}
     return {"packed": experiment.model.packed, "shared": experiment.model.shared_prompts}
+
+
+def drawing_dtype(experiment: Experiment, own: torch.dtype) -> torch.dtype | None:
+    """Of the weights that another process draws with; None for `own`, that of the model.
+
+    vLLM casts them to its own dtype, so it may get them in it, unless log-probabilities are
+    recomputed from the same weights. The trainer then keeps a copy of each version itself, which
+    pays if ranks share a single one.
+    """
+    sampler, recomputes = experiment.sampler, "sampler" in experiment.algorithm().needs.logps
+    if recomputes or not isinstance(sampler, Vllm) or sampler.for_all_ranks:
+        return None
+    if experiment.ranks == 1 or experiment.sync.most_versions > 1 or own == torch.bfloat16:
+        return None
+    return torch.bfloat16 if sampler.dtype == "bfloat16" else None
 
 
 def frozen_roles(experiment: Experiment) -> list[str]:

@@ -278,10 +278,10 @@ def refuse():
     raise UserError("model.path=nowhere: cannot be loaded")
 
 
-def start(build=Stub, timeout=60.0, versions=1) -> RemoteWorker:
+def start(build=Stub, timeout=60.0, versions=1, dtype=None) -> RemoteWorker:
     weights = {"a": torch.zeros(3, 2), "b": torch.zeros(5)}
     return RemoteWorker(
-        build, weights, ahead=None, timeout=timeout, environment={}, versions=versions
+        build, weights, ahead=None, timeout=timeout, environment={}, versions=versions, dtype=dtype
     )
 
 
@@ -344,6 +344,17 @@ def test_weights_of_several_versions_stay():
             assert [answer()[:2] for answer in asked] == [
                 (version, float(version)) for version in range(newest - 2, newest + 1)
             ]
+
+
+def test_weights_in_the_dtype_of_the_sampler():
+    """The other process sees them rounded, the trainer keeps all bits."""
+    with contextlib.closing(start(dtype=torch.bfloat16)) as worker:
+        exact = 1 + 2**-20
+        given = Snapshot(1, {"a": torch.full((3, 2), exact), "b": torch.full((5,), exact)})
+        held = worker.update_weights(given)
+        given.weights["a"].zero_()
+        assert held.weights["a"][0, 0] == exact
+        assert ask(worker, held, "look")()[:2] == (1, 1.0)
 
 
 def test_evaluations_go_first(stub):
@@ -455,7 +466,7 @@ def test_worker_dies_with_its_trainer():
 def test_shared_weights():
     head = torch.randn(4, 3)
     weights = {"embed": head, "scale": torch.ones(2, dtype=torch.bfloat16), "head": head}
-    shared = SharedWeights.like(weights)
+    shared = SharedWeights.like(weights, None)
     assert shared.block.nbytes == 2 * 64  # 12 numbers and 2, each in a multiple of 64 bytes
     room = shared.tensors()
     for name, tensor in weights.items():
@@ -467,7 +478,7 @@ def test_shared_weights():
 
 def test_too_little_shared_memory():
     with pytest.raises(UserError, match=r"shared memory \(/dev/shm\)"):
-        SharedWeights.like({"a": torch.zeros(1).expand(1 << 50)})
+        SharedWeights.like({"a": torch.zeros(1).expand(1 << 50)}, None)
 
 
 # Configuration.
