@@ -116,7 +116,8 @@ def _changes(node: ast.AST) -> Iterator[tuple[Any, str]]:
 def reached(fast: bool, files: list[str]) -> dict[tuple[str, int], list[str]]:
     """(file, line) to the tests that reach it, those that reach the fewest lines first."""
     code = sorted(ROOT.glob("rec_experiments/**/*.py")) + sorted(ROOT.glob("tests/**/*.py"))
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in code)).hexdigest()[:12]
+    content = b"".join(file.read_bytes() for file in code) + " ".join(files).encode()
+    digest = hashlib.sha256(content).hexdigest()[:12]
     data = KEPT / f"{'fast' if fast else 'all'}_{digest}.coverage"
     if not data.exists():
         print("measuring once which tests reach which lines", flush=True)
