@@ -3,6 +3,7 @@
 The explanation of a group, a choice or a key is the YAML file that holds it, comments and all.
 """
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -53,7 +54,11 @@ def page(words: Sequence[str], commands: Mapping[str, str]) -> str:
 def table(entries: Mapping[str, str]) -> list[str]:
     """Two columns of at most WIDTH characters: a name, and its text."""
     width = max(map(len, entries), default=0) + 2
-    texts = {key: textwrap.shorten(text, WIDTH - width - 2) for key, text in entries.items()}
+    room = WIDTH - width - 2
+    texts = {
+        name: textwrap.shorten(text, room, placeholder=" …", break_on_hyphens=False)
+        for name, text in entries.items()
+    }
     return [f"  {name:<{width}}{text}".rstrip() for name, text in texts.items()]
 
 
@@ -74,9 +79,10 @@ def _about(word: str) -> str:
 
 
 def _comment(file: str) -> str:
-    """The first line of comment at the head of a file, or ""."""
+    """The first sentence of the comment at the head of a file, or ""."""
     first = next((line for line in _text(file).splitlines() if "@package" not in line), "")
-    return first.lstrip("# ").partition(". ")[0] if first.startswith("#") else ""
+    sentences = re.split(r"(?<!Eq|Dr)\. ", first.lstrip("# "))
+    return sentences[0] if first.startswith("#") else ""
 
 
 def _text(file: str) -> str:

@@ -62,7 +62,7 @@ def launch(words: Sequence[str], task: Task) -> None:
     inactive = ("done", *ACTIVE)
     waiting = [job for path, job in runs.items() if states[path].name not in inactive]
     if waiting and provenance.is_dirty():
-        print("the checkout has uncommitted changes; provenance.json records the diff")
+        print("the checkout has uncommitted changes; provenance.json has those of tracked files")
     if waiting and isinstance(launcher, SlurmLauncher):
         submission = launcher.submit(name, waiting)
         known = [each for each in overrides if figure or each.startswith("output_dir=")]
@@ -78,7 +78,7 @@ def launch(words: Sequence[str], task: Task) -> None:
     places = [] if manifest.parents[1] == output_folder() else ["--runs", str(manifest.parents[1])]
     picture = [name, *(overrides if figure else places)]
     print(f"manifest  {manifest}")
-    print(f"picture   figures/{name}.png, drawn by {PROGRAM} figures {shlex.join(picture)}")
+    print(f"next      {PROGRAM} figures {shlex.join(picture)} draws figures/{name}.png")
 
 
 def _launcher(overrides: Sequence[str]) -> Any:

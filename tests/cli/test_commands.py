@@ -65,6 +65,9 @@ def test_help_of_groups_choices_and_keys():
         page = help.page([group], {})
         assert fits(page)
         assert {line.split()[0] for line in page.splitlines()[1:]} >= {*choices}
+    presets = help.page(["algo"], {})
+    assert " Dr. GRPO: no division " in presets
+    assert " GRPO, Eq. 8.\n" in presets
     text = (plugins.CONF / "clip/one_side.yaml").read_text()
     assert help.page(["clip=one_side", "steps=3"], {}) == f"clip=one_side\n{text}".rstrip()
     keys = help.page(["keys"], {})
