@@ -50,7 +50,7 @@ Values = dict[tuple[str, float, int], dict[int, float]]  # method, rate and age:
 
 
 def page(tables: list[dict[str, Any]], runs: list[Path]) -> str:
-    """The whole page. Of two copies of a run, that of the stability map counts."""
+    """The whole page. Of two copies of one release, that of the stability map counts."""
     found_runs = find(sorted(runs, key=lambda path: "stability" not in path.name))
     pairs = [each["here"] or [] for of in tables for each in of["ratios"]]
     methods = sorted({f"'{each.rsplit(' ', 1)[0]}'" for pair in pairs for each in pair})
