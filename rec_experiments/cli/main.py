@@ -44,6 +44,9 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     os.environ["MPLBACKEND"] = "agg"  # pictures are files, and an unknown one fails the import
+    # Hydra imports all modules of `hydra_plugins`, and `python -m` searches the current folder for
+    # it first, which may be the folder of somebody else's data.
+    sys.modules["hydra_plugins"] = None  # type: ignore[assignment]
     try:
         try:
             run_command(*sys.argv[1:])

@@ -36,7 +36,9 @@ def main(
             )
     if resolve and not cfg:
         raise UserError("--resolve: goes with --cfg, as in --cfg job")
-    if multirun and not cfg:
+    if multirun and cfg:
+        raise UserError("--cfg: shows one run, without -m; sweeps list NAME lists those of a sweep")
+    if multirun:
         from rec_experiments.sweeps.launch import launch  # imports submitit
 
         try:
@@ -48,7 +50,8 @@ def main(
     with composing() as compose:
         config = compose("config", words)
     if cfg:
-        print(OmegaConf.to_yaml(config, resolve=resolve), end="")
+        experiment = schema.build(config, Experiment)
+        print(OmegaConf.to_yaml(experiment.config() if resolve else config), end="")
     else:
         start(config)
 

@@ -3,7 +3,6 @@
 import contextlib
 import pickle
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -12,10 +11,10 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import JobRuntime
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException
 from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
 from rec_experiments.common.errors import UserError, causes, first_line, meant
@@ -32,9 +31,6 @@ Compose = Callable[[str, Sequence[str]], DictConfig]  # of a file in conf, and o
 def composing() -> Iterator[Compose]:
     """A context that yields `compose`, and in which errors of Hydra become UserErrors. The
     surrounding program may use Hydra itself; of several threads, one composes at a time."""
-    # Hydra imports all modules of `hydra_plugins`, and `python -m` searches the current folder for
-    # it first, which may be the folder of somebody else's data.
-    sys.modules.setdefault("hydra_plugins", None)  # type: ignore[arg-type]
     with _ALONE, _hydra_state_restored():
         groups = plugins.choices_by_group()
         composed: dict[tuple[str, ...], bytes] = {}
@@ -80,17 +76,20 @@ def search_path() -> list[str]:
 
 def parse(overrides: Iterable[str]) -> list[Override]:
     """The overrides, parsed. Raises UserError for one that cannot be read."""
+    return [*map(_parsed, overrides)]
+
+
+def _parsed(line: str) -> Override:
     try:
-        parsed = OverridesParser.create().parse_overrides([*overrides])
-    except OverrideParseException as error:
-        key, _, value = error.override.partition("=")
+        override = OverridesParser.create().parse_override(line)
+    except (HydraException, ValueError, RecursionError) as error:  # a long number, a deep list
+        key, _, value = line.partition("=")
         quotes = value and not set(value) & set("\"'[]{}()")
         hint = f"; such a value needs quotes: '{key}=\"{value}\"'" if quotes else ""
-        raise UserError(f"{error.override}: cannot be read{hint}") from error
-    for each in parsed:
-        if not each.key_or_group or each.is_delete() or each.package:
-            raise UserError(f"{each.input_line}: must be KEY=VALUE")
-    return parsed
+        raise UserError(f"{line}: cannot be read{hint}") from error
+    if not override.key_or_group or override.is_delete() or override.package:
+        raise UserError(f"{line}: must be KEY=VALUE")
+    return override
 
 
 def _check(override: Override, groups: Mapping[str, list[str]]) -> None:
@@ -105,7 +104,7 @@ def _check(override: Override, groups: Mapping[str, list[str]]) -> None:
         raise UserError(f"{line}: belongs to a sweep, which needs -m, as in -m sweep=fig3")
     choice = str(override.value())
     if group in groups and choice not in groups[group] and not _is_class(choice):
-        raise UserError(f"{group}={choice}: no such choice; {meant(choice, groups[group])}")
+        raise UserError(f"{line}: no such choice; {meant(choice, groups[group])}")
 
 
 def _set(config: DictConfig, override: Override) -> None:
@@ -145,5 +144,8 @@ def explain(error: BaseException) -> str:
             where = f"{part.problem_mark.name}, line {part.problem_mark.line + 1}"
             return f"{where}: is not YAML ({part.problem})"
         if isinstance(part, OmegaConfBaseException) and part.full_key:
+            if isinstance(part, ConfigKeyError | ConfigAttributeError) and part.parent_node:
+                key, before = str(part.key), str(part.full_key).removesuffix(str(part.key))
+                return f"{part.full_key}: no such key; {meant(key, [*part.parent_node], before)}"
             return f"{part.full_key}: {first_line(part)}"
     return first_line(error)

@@ -12,9 +12,8 @@ from typing import Any, Literal, get_args
 import yaml
 from hydra.core.override_parser.types import Glob, Override
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from rec_experiments.common.errors import UserError, first_line, meant
+from rec_experiments.common.errors import UserError, meant
 from rec_experiments.common.pieces import Settings
 from rec_experiments.config import plugins, schema
 from rec_experiments.config.composition import parse
@@ -22,6 +21,7 @@ from rec_experiments.runs import metrics
 
 SWEEP_KEYS = ("sweep", "scale")  # overrides that choose the jobs, and are no part of one
 OF_SWEEP = "hydra.sweeper."  # overrides that change the figure
+CHANGEABLE = ("only", "panels", "statistics")  # by them
 Statistic = Literal["lowest", "highest", "median", "mean"]  # of a run's evaluations, for a table
 STATISTICS = get_args(Statistic)
 
@@ -132,18 +132,14 @@ def load_figure(name: str, overrides: Iterable[str] = ()) -> Figure:
     scales = [str(each.value()) for each in changes if each.get_key_element() == "scale"]
     scale = _read(f"scale/{[common.pop('scale'), *scales][-1]}")
     root: Any = OmegaConf.merge(scale, common, *_layers(name))
-    OmegaConf.set_struct(root, True)
     for change in changes:
         if change.key_or_group.startswith(OF_SWEEP):
-            key = change.key_or_group.removeprefix(OF_SWEEP)
-            try:
-                OmegaConf.update(root, key, change.value(), force_add=change.is_add())
-            except OmegaConfBaseException as error:
-                raise UserError(f"{change.input_line}: {first_line(error)}") from error
-    if isinstance(root.only, str):  # one label, without brackets
-        root.only = [root.only]
+            key, value = change.key_or_group.removeprefix(OF_SWEEP), change.value()
+            if key not in CHANGEABLE or change.is_sweep_override():
+                allowed = ", ".join(f"{OF_SWEEP}{each}=[VALUE,…]" for each in CHANGEABLE)
+                raise UserError(f"{change.input_line}: must be one of {allowed}")
+            root[key] = value if isinstance(value, list) else [value]
     OmegaConf.resolve(root)
-    OmegaConf.set_struct(root, False)
     node: Any = OmegaConf.to_container(OmegaConf.merge(root, root["at"].get(root.scale, {})))
     with_arms = [name for name, special in node["at"].items() if special.get("arms")]
     if with_arms and not node["arms"]:
@@ -161,11 +157,12 @@ def _layers(name: str) -> list[dict[str, Any]]:
 
 def _read(file: str) -> dict[str, Any]:
     """A file of conf, ours or an outside package's. Raises UserError if there is none."""
-    if found := plugins.conf_file(file):
-        return yaml.safe_load(found.read_text(encoding="utf-8"))
-    group, _, choice = file.rpartition("/")
-    allowed = plugins.choices_by_group()[group]
-    raise UserError(f"{group}={choice}: no such choice; {meant(choice, allowed)}")
+    group, _, choice = file.partition("/")
+    allowed = plugins.choices_by_group().get(group, [])
+    found = plugins.conf_file(file)
+    if found is None or (choice and choice not in allowed):
+        raise UserError(f"{group}={choice}: no such choice; {meant(choice, allowed)}")
+    return yaml.safe_load(found.read_text(encoding="utf-8"))
 
 
 def claim_seeds(scale: str) -> list[int] | None:
@@ -217,7 +214,7 @@ def points(figure: Figure | None, overrides: Iterable[str]) -> list[Point]:
 def _figure(name: str, node: dict[str, Any]) -> Figure:
     """The figure of the merged values of its files."""
     for metric in node["panels"]:
-        if metric not in node["axes"]:
+        if str(metric) not in node["axes"]:
             allowed = ", ".join(node["axes"])
             raise UserError(f"{OF_SWEEP}panels={metric}: no such choice; allowed: {allowed}")
     made = {

@@ -10,7 +10,7 @@ import hydra
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
-from rec_experiments.common.errors import ELSEWHERE, UserError, printable
+from rec_experiments.common.errors import ELSEWHERE, UserError, first_line, printable
 from rec_experiments.common.pieces import class_name
 from rec_experiments.config import schema
 from rec_experiments.config.composition import composing, parse, search_path
@@ -89,13 +89,13 @@ def _launcher(overrides: Sequence[str]) -> Any:
         if each.is_hydra_override() and not each.key_or_group.startswith(OF_SWEEP)
     ]
     with composing():
-        composed = hydra.compose(
-            "config", [*search_path(), *chosen], return_hydra_config=True
-        ).hydra
         try:
+            composed = hydra.compose(
+                "config", [*search_path(), *chosen], return_hydra_config=True
+            ).hydra
             launcher = instantiate(composed.launcher)
-        except InstantiationException as error:
-            raise UserError(str(error.__cause__ or error)) from error
+        except (InstantiationException, ValueError) as error:
+            raise UserError(first_line(error.__cause__ or error)) from error
     if isinstance(launcher, SlurmLauncher):
         launcher.name = str(composed.runtime.choices["hydra/launcher"])
     return launcher

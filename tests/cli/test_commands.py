@@ -135,6 +135,10 @@ def test_arguments_that_are_refused(word, told):
         (["algo=grpo,opmd"], "algo=grpo,opmd: several values make several runs, which needs -m"),
         (["--algo=grpo"], "--algo=grpo: unknown option; allowed: KEY=VALUE, --multirun, "),
         (["--resolve"], "--resolve: goes with --cfg"),
+        (["--cfg", "job", "clip.hi=1"], "clip.hi: no such key; did you mean clip.high?"),
+        (["-m", "--cfg", "job", "seed=0,1"], "--cfg: shows one run, without -m"),
+        (["-m", "hydra.launcher.job=1"], "hydra.launcher.job: no such key; did you mean hydra."),
+        (["-m", "hydra/launcher=null"], "Config group override must be a string"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -39,6 +39,7 @@ CASES = (
     ("sweep=fig3", "sweep=fig3: belongs to a sweep, which needs -m"),
     ("seed", "seed"),
     ("optimizer.betas=[0.9", "optimizer.betas=[0.9: cannot be read"),
+    ("seed=" + "9" * 5000, "9: cannot be read; such a value needs quotes"),
     ("run_dir=a~b", "such a value needs quotes: 'run_dir=\"a~b\"'"),
     ("model=pretrained dataset=own", "dataset.verifier, model.path: have no value"),
     ("seed=${nowhere}", "nowhere"),
@@ -76,7 +77,7 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize(("words", "told"), CASES, ids=[words for words, _ in CASES])
+@pytest.mark.parametrize(("words", "told"), CASES, ids=[words[:60] for words, _ in CASES])
 def test_bad_input_is_one_line_and_leaves_nothing(words, told, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     small = [] if "model=pretrained" in words else SMALL

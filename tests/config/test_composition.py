@@ -32,13 +32,17 @@ def main(config: DictConfig) -> None:
     print(hydra.version.getbase())
 
 
+rec_experiments.algorithm("grpo")
 main()
+import hydra_plugins.own  # of the program, which Hydra finds beside it
 """
 
 
 def test_a_program_with_its_own_hydra_goes_on(tmp_path):
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "mine.yaml").write_text("size: 3\n")
+    (tmp_path / "hydra_plugins").mkdir()
+    (tmp_path / "hydra_plugins" / "own.py").touch()
     (tmp_path / "program.py").write_text(PROGRAM)
     done = subprocess.run(
         [sys.executable, "program.py"], cwd=tmp_path,
