@@ -10,14 +10,19 @@ from rec_experiments.analysis import regime
 from rec_experiments.analysis.results import table
 from rec_experiments.cli.parser import option, path
 from rec_experiments.common.errors import UserError
+from rec_experiments.sweeps.manifest import output_folder
 
 
 def main(
-    *folders: Annotated[Path, option(path, "run folders, or folders that contain some")],
+    *folders: Annotated[
+        Path,
+        option(path, f"run folders, or folders that contain some; by default {output_folder()}"),
+    ],
 ) -> None:
     """Raises UserError for folders without a run."""
-    found = table.runs(folders)
+    places = folders or (output_folder(),)
+    found = table.runs(places)
     if found.empty:
-        raise UserError(f"no run in {', '.join(map(str, folders)) or 'no folder'}")
+        raise UserError(f"no run in {', '.join(map(str, places))}")
     text = regime.text(regime.tables(found))
     Console().print(text, markup=False, highlight=False, soft_wrap=True, end="")

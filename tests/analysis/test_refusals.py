@@ -24,8 +24,7 @@ from rec_experiments.cli.main import run_command
         ("watch runs", "runs: no run there, nor in a folder directly below"),
         ("watch --sweep=fig3 runs/a", "runs/a: give run folders, or --sweep NAME"),
         ("watch seed=0", "seed=0: give run folders, or --sweep NAME"),
-        ("regime", "no run in no folder"),
-        ("regime runs", "no run in runs"),
+        ("regime", "no run in runs"),
         ("archive --runs=runs", "no finished run in runs"),
     ],
 )
