@@ -70,8 +70,9 @@ def composing() -> Iterator[Compose]:
 def search_path() -> list[str]:
     """The override that lets Hydra find the configuration of installed packages, if there are
     any."""
-    folders = ",".join(f"'file://{folder}'" for folder in plugins.conf_folders()[1:])
-    return [f"hydra.searchpath=[{folders}]"] if folders else []
+    folders = [str(folder).replace("'", r"\'") for folder in plugins.conf_folders()[1:]]
+    quoted = ",".join(f"'file://{folder}'" for folder in folders)
+    return [f"hydra.searchpath=[{quoted}]"] if folders else []
 
 
 def parse(overrides: Iterable[str]) -> list[Override]:

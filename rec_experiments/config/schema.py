@@ -134,8 +134,9 @@ def _line(error: ValidationError, cls: type, prefix: str) -> str:
         return f"{key}: no such key; {meant(str(place[-1]), _fields(cls, place[:-1]), before)}"
     if kind == "missing":
         return f"{key}: has no value"
-    if kind == "is_instance_of" and isinstance(first["input"], Piece):
-        return f"{key}={type(first['input']).__name__}: must be a {values['class']}"
+    if kind in ("is_instance_of", "dataclass_type") and isinstance(first["input"], Piece):
+        wanted = values.get("class") or values["class_name"]
+        return f"{key}={type(first['input']).__name__}: must be a {wanted}"
     if kind in ("is_instance_of", "dataclass_type") and not prefix:
         return f"{key}: its choice names no class; its file needs a line `{TARGET}: MODULE.CLASS`"
     if kind == "literal_error":

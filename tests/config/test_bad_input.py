@@ -51,6 +51,7 @@ CASES = (
         "clip=timeit.Timer: must be a class derived from rec_experiments.common.pieces.Piece",
     ),
     ("clip=rec_experiments.runs.trackers.NoTracking", "clip=NoTracking: must be a Clip"),
+    ("sync=rec_experiments.runs.trackers.NoTracking", "sync=NoTracking: must be a Schedule"),
     (
         "clip=rec_experiments.algo.loss.TokenRatio",
         "TokenRatio: cannot be called like a piece",

@@ -31,7 +31,7 @@ EXAMPLES = ("my_algorithm", "my_dataset")
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> dict[str, str]:
     """Of a process that has the examples installed beside this checkout."""
-    site = str(tmp_path_factory.mktemp("site"))
+    site = str(tmp_path_factory.mktemp("o'brien's, site"))
     examples = [str(ROOT / "examples" / name) for name in EXAMPLES]
     install = [sys.executable, "-m", "pip", "install", "--target", site, *examples, *OFFLINE]
     subprocess.run(install, check=True, timeout=120)
