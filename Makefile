@@ -27,7 +27,10 @@ FAST := tests/algo/test_field.py tests/algo/test_public_call.py \
 	tests/analysis/claims/test_decision.py tests/analysis/claims/test_judge.py \
 	tests/analysis/results/test_statistics.py tests/analysis/results/test_stability.py \
 	tests/datasets/verifiers/test_answers.py tests/datasets/verifiers/test_tool_call.py \
-	tests/policy/test_batching.py tests/rollout/test_sync.py
+	tests/policy/test_batching.py tests/policy/test_head.py tests/policy/test_tree.py \
+	tests/rollout/test_replay.py tests/rollout/test_sync.py tests/samplers/test_native_sampler.py \
+	tests/training/test_async_checkpoints.py tests/training/test_metrics.py \
+	tests/training/test_training.py tests/training/test_update_shapes.py
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-gpu resolve locks mutants smollm2 run figures claim-runs claims report test test-fast test-long test-pythons test-verifiers test-docs test-slurm test-vllm check format test-peers bench-peers bench-memory gpu-day \
@@ -95,7 +98,7 @@ test: $(STAMP) ## run all tests but the long ones, in two processes; REC_DATA=FO
 test-long: $(STAMP) ## run the slow tests: ranks, kills, full disks, notebooks
 	$(BIN)/python -m pytest -m long --numprocesses 2 --dist loadscope $(ARGS)
 
-test-fast: $(STAMP) ## run the tests of pieces, schedule, verifiers and statistics, in about a minute and a half
+test-fast: $(STAMP) ## run the tests that notice most faults, in about two minutes
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope $(FAST) $(ARGS)
 
 mutants: $(STAMP) ## draw random faults in PACKAGE=algo and count those that the tests notice (COUNT=20 SEED=0)
