@@ -49,7 +49,7 @@ def test_the_comparison_ends_with_the_command_of_its_picture(place):
     done = command(*documented("-m algo=reinforce,grpo"), *SHORT, cwd=place)
     assert done.returncode == 0, done.stderr
     [drawing] = re.findall(r"python -m rec_experiments (figures .*)", done.stdout)
-    drawn = command(*shlex.split(drawing), cwd=place)
+    drawn = command(*shlex.split(drawing, comments=True), cwd=place)
     assert drawn.returncode == 0, drawn.stderr
     [picture] = (place / "figures").glob("*.png")
     table = picture.with_suffix(".csv").read_text()

@@ -78,7 +78,7 @@ def launch(words: Sequence[str], task: Task) -> None:
     places = [] if manifest.parents[1] == output_folder() else ["--runs", str(manifest.parents[1])]
     picture = [name, *(overrides if figure else places)]
     print(f"manifest  {manifest}")
-    print(f"next      {PROGRAM} figures {shlex.join(picture)} draws figures/{name}.png")
+    print(f"next      {PROGRAM} figures {shlex.join(picture)}   # draws figures/{name}.png")
 
 
 def _launcher(overrides: Sequence[str]) -> Any:

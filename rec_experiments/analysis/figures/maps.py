@@ -61,9 +61,9 @@ def draw(data: FigureRuns) -> Drawing:
     norm = TwoSlopeNorm(0.0, -limit, limit)
     figure, panels = _panels(data, down, across, table, grids, CELL, norm, label)
     for axes, grid in panels:
-        means_YX = grid.to_numpy(dtype=float)
-        for y, x in np.argwhere(np.isfinite(means_YX)):
-            mean = means_YX[y, x]
+        values = grid.to_numpy(dtype=float)
+        for y, x in np.argwhere(np.isfinite(values)):
+            mean = values[y, x]
             color = "white" if abs(mean) > DARK * limit else "black"
             axes.text(x, y, f"{mean:+.2f}", ha="center", va="center", color=color, fontsize=7)
     rows = [
