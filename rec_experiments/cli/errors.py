@@ -25,7 +25,7 @@ def one_line_errors() -> Iterator[None]:
         yield
     except Exception as error:
         if any(isinstance(cause, KeyboardInterrupt) for cause in causes(error)):
-            raise KeyboardInterrupt from None  # OmegaConf wraps it, and Python where it defines one
+            raise KeyboardInterrupt from None  # OmegaConf wraps it, as does a class definition
         code, line = _code_and_line(error)
         if not distributed.current().fails_first():
             sys.exit(code)
