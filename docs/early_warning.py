@@ -22,7 +22,7 @@ from rec_experiments.analysis import alarms
 from rec_experiments.analysis.alarms import EARLY_WARNING, Coefficients, Signs
 from rec_experiments.analysis.results.formatting import markdown_table
 
-ARCHIVES = ("stability", "presets", "clip_anatomy", "claims", "language_model_fig3")
+ARCHIVES = ("stability", "presets", "clip_anatomy", "claims", "language_model_runs")
 FITTED = (
     "REINFORCE", "GRPO", "REC-OneSide-NoIS (0.2)", "REC-TwoSide-NoIS (0.2)", "OPMD", "RED-Weight",
 )  # fmt: skip

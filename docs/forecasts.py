@@ -30,11 +30,11 @@ SCORE = ["topic", "forecasts", "decided", "happened", "Brier score", "of .5", "o
 
 def cell(table: pandas.DataFrame, of: dict[str, Any]) -> pandas.DataFrame:
     """The runs of a method under a schedule, and at a rate if one is named."""
-    chosen = table[(table["arm"] == of["arm"]) & (table["sync"] == _schedule(of))]
+    chosen = table[(table["arm"] == of["arm"]) & (table["sync"] == schedule_of(of))]
     return chosen[chosen[stability.RATE] == of["rate"]] if "rate" in of else chosen
 
 
-def _schedule(of: dict[str, Any]) -> str:
+def schedule_of(of: dict[str, Any]) -> str:
     return schedule(**{key: of[key] for key in ("interval", "offset") if key in of})
 
 
@@ -72,7 +72,7 @@ def sentence(forecast: dict[str, Any]) -> str:
     parts = [forecast[key] for key in ("edge", "ratio", "of", "gain", "minus") if key in forecast]
     sign = " − " if "gain" in forecast else " ÷ "
     rates = [f" at {written(of['rate'])}" if "rate" in of else "" for of in parts]
-    names = [f"{of['arm']}, {_schedule(of)}" for of in parts]
+    names = [f"{of['arm']}, {schedule_of(of)}" for of in parts]
     words = sign.join(name + rate for name, rate in zip(names, rates, strict=True))
     return f"{'gain' if 'gain' in forecast else 'edge'}: {words}"
 

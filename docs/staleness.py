@@ -30,7 +30,8 @@ METHODS = (
 )  # fmt: skip
 SAWTOOTHS = ("interval 5", "interval 20", "interval 50", "offline")
 LAG, LAG_RATE = "constant lag 10", 1.0e-4
-HEAD = ["edge ÷ REINFORCE's", "GRPO", "lower bound alone"]
+SCHEDULES = ("interval 5", "interval 20", LAG, "interval 50", "constant lag 50", "offline")
+COMPARED = {"GRPO": "GRPO", "OPMD": "OPMD", LOWER: "lower bound alone"}
 QUANTITIES = {
     "maximum": max,
     "root mean square": lambda ages: float(np.sqrt(np.mean(np.square(ages)))),
@@ -99,19 +100,19 @@ def lag_edges(found: pandas.DataFrame) -> list[str]:
     return [f"at lags of {', '.join(map(str, lags['lag']))} it fails at {parts}"]
 
 
-def multiples() -> list[list[str]]:
-    """The edges of GRPO and the lower bound as multiples of REINFORCE's, paired by seed."""
+def multiples() -> list[str]:
+    """The edges of methods as multiples of REINFORCE's at the same schedule, paired by seed."""
     table = pandas.concat([runs("stability"), runs("constant_lags")])
     chosen = (table["task"] == "reduction") & table["seed"].isin((0, 1, 2)) & (table["age"] > 0)
     found = stability.edges(table[chosen])
     rows = []
-    for sync in ("interval 20", LAG):
+    for sync in SCHEDULES[1:-1]:
         base, *others = (
-            found[(found["arm"] == arm) & (found["sync"] == sync)] for arm in (BASE, "GRPO", LOWER)
+            found[(found["arm"] == arm) & (found["sync"] == sync)] for arm in (BASE, *COMPARED)
         )
         of_base = [stability.multiple(other, base) for other in others]
         rows.append([sync, *(_times(each) for each in of_base)])
-    return rows
+    return markdown_table(["edge ÷ REINFORCE's", *COMPARED.values()], rows)
 
 
 def _times(found: stability.Mean | None) -> str:
@@ -167,32 +168,32 @@ def picture(found: pandas.DataFrame) -> None:
 def methods() -> list[str]:
     """For each method and schedule of reduction: its best rate ÷ its best rate on fresh data, and
     the gain there ÷ the gain on fresh data; then the gains at the best rates on chain arithmetic.
-    + marks a best rate that is the highest one tried."""
+    + and − mark a best rate that is the highest or the lowest one tried."""
     table = runs("stability")
     table = table[table["seed"].isin((0, 1, 2))]
-    lags = pandas.concat([runs("claims"), runs("constant_lags")])
+    every = pandas.concat([table, runs("claims"), runs("constant_lags")])
     rows = []
     for arm in METHODS:
         source = BASE if arm.startswith("REC-") else arm  # on fresh data the clips do not act
         fresh = best(table, source, "interval 1", "reduction")
-        cells = [best(table, arm, sync, "reduction") for sync in SAWTOOTHS]
-        cells.insert(1, best(lags, arm, LAG, "reduction"))
+        cells = [
+            best(every if "lag" in sync else table, arm, sync, "reduction") for sync in SCHEDULES
+        ]
         chain = [best(table, arm, sync, "chain") for sync in ("interval 20", "offline")]
         rows.append([
             arm, written(fresh.rate), *(shares(each, fresh) for each in cells),
             *(f"{each.gain:.2f}" for each in chain if each),
         ])  # fmt: skip
-    syncs = [SAWTOOTHS[0], LAG, *SAWTOOTHS[1:]]
-    head = ["method", "best fresh rate", *syncs, "chain, interval 20", "chain, offline"]
+    head = ["method", "best fresh rate", *SCHEDULES, "chain, interval 20", "chain, offline"]
     return markdown_table(head, rows)
 
 
 class Best(NamedTuple):
-    """The rate with the highest gain, mean over seeds, and whether no higher rate was tried."""
+    """The rate with the highest gain, mean over seeds; + or − if no higher or lower was tried."""
 
     rate: float
     gain: float
-    last: bool
+    end: str
 
 
 def best(table: pandas.DataFrame, arm: str, sync: str, task: str) -> Best | None:
@@ -201,7 +202,9 @@ def best(table: pandas.DataFrame, arm: str, sync: str, task: str) -> Best | None
     gains = chosen.groupby(stability.RATE)["gain"].mean()
     if gains.empty:
         return None
-    return Best(float(gains.idxmax()), float(gains.max()), bool(gains.idxmax() == gains.index[-1]))
+    at = gains.argmax()
+    end = "+" if at == len(gains) - 1 else "−" if at == 0 else ""
+    return Best(float(gains.index[at]), float(gains.max()), end)
 
 
 def shares(of: Best | None, fresh: Best) -> str:
@@ -210,7 +213,7 @@ def shares(of: Best | None, fresh: Best) -> str:
         return ""
     power = round(np.log2(of.rate / fresh.rate))
     rate = f"{2**power}" if power >= 0 else f"1/{2**-power}"
-    return f"{rate}{'+' if of.last else ''} · {max(of.gain, 0) / fresh.gain:.0%}"
+    return f"{rate}{of.end} · {max(of.gain, 0) / fresh.gain:.0%}"
 
 
 def page() -> str:
@@ -221,7 +224,7 @@ def page() -> str:
         "methods": methods(),
         "paired": paired(),
         "lag_edges": lag_edges(found),
-        "multiples": markdown_table(HEAD, multiples()),
+        "multiples": multiples(),
         "warning": early_warning.table(),
     }
     text = (HERE / "staleness.template").read_text()

@@ -19,6 +19,7 @@ from rec_experiments.sweeps.submission import Submission, prepare
 from rec_experiments.sweeps.supervisor import IGNORE_USR2, Supervisor
 
 NO_LIMIT = 1_000_000  # of submitit's count of time limits: the supervisor looks at checkpoints
+KINDS = {list: "list of shell lines", dict: "mapping", str: "prefix of a command"}
 OF_SBATCH = ("SLURM_CONF", "SBATCH_")  # variables that submitted jobs need
 
 
@@ -26,7 +27,8 @@ class SlurmLauncher:
     """Submits one array for a whole sweep, and does not wait for it.
 
     conf/hydra/launcher/slurm.yaml explains the values. name: of the choice there. site: values that
-    the others refer to. resources: keywords of submitit's SlurmExecutor.update_parameters.
+    the others refer to. resources: keywords of submitit's SlurmExecutor.update_parameters. Raises
+    UserError for a value of another kind.
     """
 
     def __init__(
@@ -38,7 +40,12 @@ class SlurmLauncher:
         name: str = "slurm",
         **resources: Any,
     ):
-        self.lines, self.options, self.name = setup, options, name
+        for key, value, kind in (
+            ("setup", setup, list), ("options", options, dict), ("container", container, str)
+        ):  # fmt: skip
+            if not isinstance(value, kind | None):
+                raise UserError(f"hydra.launcher.{key}={value}: must be a {KINDS[kind]}")
+        self.lines, self.options, self.name = setup or [], options or {}, name
         self.container = shlex.split(container or "")
         self.resources = {key: value for key, value in resources.items() if value is not None}
 

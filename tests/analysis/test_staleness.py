@@ -44,8 +44,8 @@ def test_the_quantity_of_a_law_predicts_the_lags(name):
 
 
 def test_shares():
-    fresh = staleness.Best(2.4e-4, 0.5, last=False)
-    assert staleness.shares(staleness.Best(4.8e-4, 0.5, last=False), fresh) == "2 · 100%"
-    assert staleness.shares(staleness.Best(1.0e-4, 0.25, last=True), fresh) == "1/2+ · 50%"
-    assert staleness.shares(staleness.Best(1.5e-5, -0.1, last=False), fresh) == "1/16 · 0%"
+    fresh = staleness.Best(2.4e-4, 0.5, end="")
+    assert staleness.shares(staleness.Best(4.8e-4, 0.5, end=""), fresh) == "2 · 100%"
+    assert staleness.shares(staleness.Best(1.0e-4, 0.25, end="+"), fresh) == "1/2+ · 50%"
+    assert staleness.shares(staleness.Best(1.5e-5, -0.1, end=""), fresh) == "1/16 · 0%"
     assert staleness.shares(None, fresh) == ""

@@ -139,6 +139,14 @@ def test_arguments_that_are_refused(word, told):
         (["-m", "--cfg", "job", "seed=0,1"], "--cfg: shows one run, without -m"),
         (["-m", "hydra.launcher.job=1"], "hydra.launcher.job: no such key; did you mean hydra."),
         (["-m", "hydra/launcher=null"], "Config group override must be a string"),
+        (
+            ["-m", "hydra/launcher=slurm", "hydra.launcher.setup=3"],
+            "hydra.launcher.setup=3: must be a list",
+        ),
+        (
+            ["-m", "hydra/launcher=slurm", "hydra.launcher.options=3"],
+            "hydra.launcher.options=3: must be a mapping",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
