@@ -164,9 +164,10 @@ def _draw_curves(
     for place, (arm, look) in enumerate(looks.items()):
         if arm in means:
             mean = means[arm]["mean"]
+            spaced = (0.12 * place / len(looks), 0.12) if len(mean) > 1 else 1
             axes.plot(
                 mean.index, mean, color=look.color, linestyle=look.dash, marker=look.marker,
-                zorder=look.zorder, markevery=(0.12 * place / len(looks), 0.12),
+                zorder=look.zorder, markevery=spaced,
             )  # fmt: skip
             if log and (mean > 0).any():
                 axes.set_yscale("log", nonpositive="clip")

@@ -27,7 +27,9 @@ from fabricated import (
     write_manifest,
     write_run,
 )
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
 from rec_experiments.algo.clips import OneSide, Ring, TwoSide
 from rec_experiments.analysis.figures import COMPUTED, catalogue, render, style
@@ -95,6 +97,16 @@ def test_bands_are_drawn_and_do_not_widen_the_axes():
     half = 12.706 * 0.5  # t of one degree of freedom, times the standard error
     assert (heights.min(), heights.max()) == pytest.approx((1.5 - half, 1.5 + half), rel=1e-3)
     assert axes.get_ylim()[1] < 2
+
+
+def test_a_curve_of_one_point_is_drawn():
+    figure = Figure()
+    axes, canvas = figure.subplots(), FigureCanvasAgg(figure)
+    mean = render.band(pandas.DataFrame({"run": [0.5]}, index=[10]))
+    render._draw_curves(axes, {"A": mean}, style.looks(["A"]), log=False)
+    axes.set_axis_off()
+    canvas.draw()
+    assert (np.asarray(canvas.buffer_rgba()) != 255).any()
 
 
 LONG = Panel(metric="train/clip_fraction", label="share of tokens that was clipped", log=True)
