@@ -21,6 +21,7 @@ from rec_experiments.analysis.results import stability
 from rec_experiments.analysis.results.formatting import markdown_table
 
 HERE = Path(__file__).parent
+LANGUAGE_MODEL = "language_model_runs"
 HEAD = ["forecast", "between", "p", "measured", "happened"]
 SCORE = ["topic", "forecasts", "decided", "happened", "Brier score", "of .5", "of the base rate"]
 
@@ -77,9 +78,10 @@ def sentence(forecast: dict[str, Any]) -> str:
     return f"{'gain' if 'gain' in forecast else 'edge'}: {words}"
 
 
-def topic(entry: dict[str, Any]) -> tuple[list[str], list[Scored], list[float]]:
-    """The section of a topic, its scores, and each edge measured ÷ the middle of its range."""
-    rows, scores, ratios = [], [], []
+def topic(entry: dict[str, Any]) -> tuple[list[str], list[Scored], list[bool]]:
+    """The section of a topic, its scores, and whether each edge lies within a factor of two of the
+    middle of its range."""
+    rows, scores, close = [], [], []
     for forecast in entry["forecasts"]:
         low, high = map(float, forecast["between"])
         found = measured(runs(entry["archive"]), forecast)
@@ -87,11 +89,13 @@ def topic(entry: dict[str, Any]) -> tuple[list[str], list[Scored], list[float]]:
         said = {True: "yes", False: "**no**", None: "open"}[scores[-1].happened]
         p = f"{forecast['p']:g}"
         rows.append([sentence(forecast), span(low, high), p, shown(found), said])
-        if "edge" in forecast and found and not found.bound and high < math.inf:
-            ratios.append(found.mean / math.sqrt(low * high))
+        if "edge" in forecast and found and high < math.inf:
+            middle = math.sqrt(low * high)
+            near = happened(found, middle / 2, middle * 2)
+            close += [near] if near is not None else []
     known = f"Known before: {entry['known'].strip()}"
     lines = [f"## {entry['topic']}", "", known, "", *markdown_table(HEAD, rows), ""]
-    return lines, scores, ratios
+    return lines, scores, close
 
 
 def number(value: float) -> str:
@@ -146,14 +150,18 @@ def page() -> str:
     scores |= {f"Published orderings: {kind}": of for kind, of in published.items()}
     every = [each for of in published.values() for each in of]
     scores["Published orderings: all"] = every
-    ratios = [ratio for _, _, of_topic in found for ratio in of_topic]
+    near = {"own": [0, 0], "model": [0, 0]}
+    for entry, (_, _, close) in zip(topics, found, strict=True):
+        counts = near["model" if entry["archive"] == LANGUAGE_MODEL else "own"]
+        counts[0] += sum(close)
+        counts[1] += len(close)
     times = ["runs", "within a factor of two", "measured ÷ predicted", "M · S · η"]
     blocks = {
         "scores": markdown_table(SCORE, [score(*each) for each in scores.items()]),
         "topics": [line for lines, _, _ in found for line in lines],
         "orderings": markdown_table(["comparison", "published so", "our runs", "p"], rows),
         "times": markdown_table(times, collapse_times.table()),
-        "edges": [f"{sum(0.5 <= ratio <= 2 for ratio in ratios)} of {len(ratios)}"],
+        **{f"{name}_edges": ["{} of {}".format(*of)] for name, of in near.items()},
         "right": [share_right(every)],
     }
     text = (HERE / "forecasts.template").read_text()

@@ -134,6 +134,23 @@ def paired() -> list[str]:
     return [f"{'at most ' if ratio.bound else ''}{2**ratio.mean:.2f}"]
 
 
+def lag_ratios() -> list[str]:
+    """The edges of REINFORCE and GRPO under the constant lag ÷ those under interval 20, paired by
+    seed, as in `.54 [.48, .61] and .63 [.42, .95]`."""
+    table = pandas.concat([runs("stability"), runs("constant_lags")])
+    chosen = (table["task"] == "reduction") & table["seed"].isin((0, 1, 2))
+    found = stability.edges(table[chosen & table["sync"].isin((LAG, "interval 20"))])
+    ratios = []
+    for arm in (BASE, "GRPO"):
+        lag, saw = (
+            found[(found["arm"] == arm) & (found["sync"] == sync)] for sync in (LAG, "interval 20")
+        )
+        of = stability.multiple(lag, saw)
+        low, high = np.exp2(of.interval)
+        ratios.append(f"{2**of.mean:.2f} [{low:.2f}, {high:.2f}]".replace("0.", "."))
+    return [" and ".join(ratios)]
+
+
 def picture(found: pandas.DataFrame) -> None:
     """Edges against the mean age, on logarithmic axes: sawtooths filled and joined, lags open."""
     mpl.use("Agg")
@@ -223,6 +240,7 @@ def page() -> str:
         "laws": laws(found),
         "methods": methods(),
         "paired": paired(),
+        "lag_ratios": lag_ratios(),
         "lag_edges": lag_edges(found),
         "multiples": multiples(),
         "warning": early_warning.table(),
