@@ -197,6 +197,7 @@ pages: $(STAMP) ## write the generated pages of docs/
 	$(BIN)/python docs/forecasts.py
 	$(BIN)/python docs/staleness.py
 	$(BIN)/python docs/gains.py
+	$(BIN)/python docs/language_model.py
 	$(BIN)/python -m rec_experiments claims --runs $(or $(subst $(SPACE),$(COMMA),$(ARCHIVES)),docs/results) --out docs/claims.md
 
 notebooks: $(STAMP) ## run the notebooks and keep their outputs
