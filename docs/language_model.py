@@ -169,6 +169,7 @@ def page() -> str:
         "accuracies": accuracies(table),
         "edges": edges(table, said),
         "grpo_multiple": [multiple(table, GRPO, "interval 20")],
+        "fresh_multiple": [multiple(table, BASE, "interval 1")],
         "offline_multiple": [multiple(table, BASE, "offline")],
         **{key: [difference(table, *of)] for key, of in DIFFERENCES.items()},
     }
