@@ -51,8 +51,11 @@ def measured(table: pandas.DataFrame, forecast: dict[str, Any]) -> stability.Mea
     else:
         one = stability.edges(cell(table, forecast["edge"]))
         found = stability.mean(one["log2"], one["side"]) if len(one) else None
-    if found is None:
-        return None
+    return found and exponential(found)
+
+
+def exponential(found: stability.Mean) -> stability.Mean:
+    """2 to the power of a mean of log2, and of its interval."""
     ends = found.interval and (2.0 ** found.interval[0], 2.0 ** found.interval[1])
     return stability.Mean(2.0**found.mean, ends, found.bound)
 

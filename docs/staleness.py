@@ -188,13 +188,13 @@ def methods() -> list[str]:
     + and − mark a best rate that is the highest or the lowest one tried."""
     table = runs("stability")
     table = table[table["seed"].isin((0, 1, 2))]
-    every = pandas.concat([table, runs("claims"), runs("constant_lags")])
+    lags = pandas.concat([runs("claims"), runs("constant_lags")])
     rows = []
     for arm in METHODS:
         source = BASE if arm.startswith("REC-") else arm  # on fresh data the clips do not act
         fresh = best(table, source, "interval 1", "reduction")
         cells = [
-            best(every if "lag" in sync else table, arm, sync, "reduction") for sync in SCHEDULES
+            best(table if sync in SAWTOOTHS else lags, arm, sync, "reduction") for sync in SCHEDULES
         ]
         chain = [best(table, arm, sync, "chain") for sync in ("interval 20", "offline")]
         rows.append([

@@ -19,7 +19,6 @@ from rec_experiments.sweeps.submission import Submission, prepare
 from rec_experiments.sweeps.supervisor import IGNORE_USR2, Supervisor
 
 NO_LIMIT = 1_000_000  # of submitit's count of time limits: the supervisor looks at checkpoints
-KINDS = {list: "list of shell lines", dict: "mapping", str: "prefix of a command"}
 OF_SBATCH = ("SLURM_CONF", "SBATCH_")  # variables that submitted jobs need
 
 
@@ -40,12 +39,13 @@ class SlurmLauncher:
         name: str = "slurm",
         **resources: Any,
     ):
-        for key, value, kind in (
-            ("setup", setup, list), ("options", options, dict), ("container", container, str)
-        ):  # fmt: skip
-            if not isinstance(value, kind | None):
-                raise UserError(f"hydra.launcher.{key}={value}: must be a {KINDS[kind]}")
-        self.lines, self.options, self.name = setup or [], options or {}, name
+        if not isinstance(setup, list):
+            raise UserError(f"hydra.launcher.setup={setup}: must be a list of shell lines")
+        if not isinstance(options, dict):
+            raise UserError(f"hydra.launcher.options={options}: must be a mapping")
+        if not isinstance(container, str | None):
+            raise UserError(f"hydra.launcher.container={container}: must be a prefix of a command")
+        self.lines, self.options, self.name = setup, options, name
         self.container = shlex.split(container or "")
         self.resources = {key: value for key, value in resources.items() if value is not None}
 

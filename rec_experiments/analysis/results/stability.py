@@ -138,21 +138,17 @@ def edges(table: pandas.DataFrame) -> pandas.DataFrame:
     """log2 of the edge of each method at each age and seed, with the columns EDGES.
 
     side: 1 for a seed that fails at no rate, −1 for one that fails at every rate, and then log2 is
-    that end of the grid; otherwise 0. A seed needs every rate of the cell up to one at which it
-    fails: rates may be added above the highest until a seed fails.
+    that end of the grid; otherwise 0. Only seeds that have every rate of the cell count.
     """
     found = []
     for (arm, age), runs in table.groupby(["arm", AGE], sort=False):
         gains = runs.pivot_table(index="seed", columns=RATE, values="gain").sort_index(axis=1)
-        if len(gains.columns) < 2:
-            continue
-        for seed, row in gains.iterrows():
-            known = row[: row.last_valid_index()]
-            if known.isna().any() or (len(known) < len(row) and known.iloc[-1] >= 0):
-                continue
-            at = crossing([*known.index], [*known])
-            inside = min(max(at, math.log2(known.index[0])), math.log2(known.index[-1]))
-            found.append((arm, age, seed, inside, (at == math.inf) - (at == -math.inf)))
+        rates = [*gains.columns]
+        if len(rates) > 1:
+            for seed, row in gains.dropna().iterrows():
+                at = crossing(rates, [*row])
+                inside = min(max(at, math.log2(rates[0])), math.log2(rates[-1]))
+                found.append((arm, age, seed, inside, (at == math.inf) - (at == -math.inf)))
     return pandas.DataFrame(found, columns=EDGES)
 
 

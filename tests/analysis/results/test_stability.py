@@ -70,15 +70,6 @@ def test_seed_without_all_rates_is_left_out():
     assert stability.edges(table)["seed"].tolist() == [0, 1, 2, 4]
 
 
-@pytest.mark.parametrize(("last", "seeds"), [(3, [0, 1, 2, 4]), (4, [0, 1, 2, 3, 4])])
-def test_rates_above_one_at_which_a_seed_fails_need_no_runs(last, seeds):
-    table = synthetic(lambda arm, age, seed: 1e-4, arms=("GRPO",), ages=[19])  # RATES[4] is 1.6e-4
-    above = (table["seed"] == 3) & (table[stability.RATE] > RATES[last])
-    found = stability.edges(table.drop(table[above].index))
-    assert found["seed"].tolist() == seeds
-    assert found["log2"].to_numpy() == pytest.approx(math.log2(1e-4))
-
-
 def test_multiple_is_paired_by_seed():
     base = [1.0, 1.5, 0.8, 1.2, 0.7]
     table = synthetic(lambda arm, age, seed: 1e-4 * base[seed] * (2 if arm == "GRPO" else 1))
