@@ -193,7 +193,7 @@ golden: $(STAMP) ## rewrite the configurations that the tests compare with
 pages: $(STAMP) ## write the generated pages of docs/
 	$(BIN)/python docs/metrics.py
 	$(BIN)/python docs/algorithms.py
-	$(BIN)/python docs/published.py $(ARCHIVES)
+	$(BIN)/python docs/published.py
 	$(BIN)/python docs/forecasts.py
 	$(BIN)/python docs/staleness.py
 	$(BIN)/python docs/gains.py

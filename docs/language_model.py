@@ -158,7 +158,6 @@ def picture(table: pandas.DataFrame) -> None:
 
 def page() -> str:
     table = runs(ARCHIVE)
-    picture(table)
     topics = yaml.safe_load((HERE / "forecasts.yaml").read_text())
     [own] = [topic["forecasts"] for topic in topics if topic["archive"] == ARCHIVE]
     said = {(of["edge"]["arm"], schedule_of(of["edge"])): of for of in own if "edge" in of}
@@ -176,4 +175,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    picture(runs(ARCHIVE))
     (HERE / "language_model.md").write_text(page())

@@ -1,12 +1,11 @@
-"""Writes docs/published.md, published tables of stale data beside our own runs: `make pages`,
-or `python docs/published.py RUNS …` with archives or folders of runs.
+"""Writes docs/published.md, published tables of stale data beside our own runs: `make pages`
+or `python docs/published.py`.
 
 Levels cannot be compared between a language model and the miniature, so the page has orderings and
 ratios, and how the collapse rate depends on age.
 """
 
 import math
-import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,9 +48,11 @@ MEASURES: dict[str, tuple[str, Statistic]] = {
 Values = dict[tuple[str, float, int], dict[int, float]]  # method, rate and age: value by seed
 
 
-def page(tables: list[dict[str, Any]], runs: list[Path]) -> str:
+def page() -> str:
     """The whole page. Of two copies of one release, that of the stability map counts."""
-    found_runs = find(sorted(runs, key=lambda path: "stability" not in path.name))
+    tables = yaml.safe_load(TABLES.read_text())
+    archives = sorted((HERE / "results").glob("*.csv.xz"))
+    found_runs = find(sorted(archives, key=lambda path: "stability" not in path.name))
     pairs = [each["here"] or [] for of in tables for each in of["ratios"]]
     methods = sorted({f"'{each.rsplit(' ', 1)[0]}'" for pair in pairs for each in pair})
     data = figure_runs(
@@ -221,5 +222,4 @@ def written(rate: float) -> str:
 
 
 if __name__ == "__main__":
-    places = [*map(Path, sys.argv[1:])] or sorted((HERE / "results").glob("*.csv.xz"))
-    (HERE / "published.md").write_text(page(yaml.safe_load(TABLES.read_text()), places))
+    (HERE / "published.md").write_text(page())

@@ -4,6 +4,7 @@ Which method at which staleness, and which property of the data's ages orders th
 sweep=stability rise and fall, those of sweep=constant_lags and of the claims are constant.
 """
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -48,6 +49,7 @@ def _versions(ages: Sequence[int]) -> list[int]:
 # Edges against age --------------------------------------------------------------------------------
 
 
+@functools.cache
 def edges() -> pandas.DataFrame:
     """The edge of each method on stale data of reduction, mean over seeds.
 
@@ -234,14 +236,12 @@ def shares(of: Best | None, fresh: Best) -> str:
 
 
 def page() -> str:
-    found = edges()
-    picture(found)
     blocks = {
-        "laws": laws(found),
+        "laws": laws(edges()),
         "methods": methods(),
         "paired": paired(),
         "lag_ratios": lag_ratios(),
-        "lag_edges": lag_edges(found),
+        "lag_edges": lag_edges(edges()),
         "multiples": multiples(),
         "warning": early_warning.table(),
     }
@@ -250,4 +250,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    picture(edges())
     (HERE / "staleness.md").write_text(page())
