@@ -14,6 +14,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas
 from archived_runs import runs
+from forecasts import LANGUAGE_MODEL
 from matplotlib import pyplot as plt
 from published import written
 
@@ -207,6 +208,14 @@ def methods() -> list[str]:
     return markdown_table(head, rows)
 
 
+def on_language_model(sync: str, arms: Sequence[str]) -> list[str]:
+    """The gains of a language model at the best rates, as in `REINFORCE .18 (at 1e-5)`."""
+    table = runs(LANGUAGE_MODEL)
+    found = {DRAWN[arm]: best(table, arm, sync, "language model") for arm in arms}
+    texts = [f"{name} {of.gain:.2f} (at {written(of.rate)})" for name, of in found.items()]
+    return [", ".join(texts).replace(" 0.", " .")]
+
+
 class Best(NamedTuple):
     """The rate with the highest gain, mean over seeds; + or − if no higher or lower was tried."""
 
@@ -243,6 +252,8 @@ def page() -> str:
         "lag_ratios": lag_ratios(),
         "lag_edges": lag_edges(edges()),
         "multiples": multiples(),
+        "model_stale": on_language_model("interval 20", [*DRAWN]),
+        "model_fresh": on_language_model("interval 1", [BASE]),
         "warning": early_warning.table(),
     }
     text = (HERE / "staleness.template").read_text()
