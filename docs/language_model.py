@@ -36,6 +36,7 @@ CELLS = [
     (GRPO, "interval 1"),
 ]
 COMPARED = ("interval 20", "interval 5")  # their ages are the same in the miniature
+FRESH = (BASE, "interval 1")
 AT = ("interval 20", 2.0e-5)
 DIFFERENCES = [
     (BASE, GRPO, "interval 20", 1.0e-5),
@@ -87,8 +88,6 @@ def accuracies(table: pandas.DataFrame) -> list[str]:
 
 def edges(table: pandas.DataFrame, forecasts: dict[tuple[str, str], Any]) -> list[str]:
     """Where each method fails, its forecast, and the multiples here and in the miniature."""
-    small = runs("stability")
-    small = small[small["seed"].isin((0, 1, 2))]
     rows = []
     for arm, sync in CELLS:
         own = stability.edges(cell(table, arm, sync))
@@ -100,15 +99,22 @@ def edges(table: pandas.DataFrame, forecasts: dict[tuple[str, str], Any]) -> lis
             f"{len(own)}",
             f"{span(*map(float, said['between']))} ({said['p']:g})" if said else "",
             multiple(table, arm, sync),
-            *(multiple(small[small["task"] == task], arm, sync) if sync in COMPARED else ""
+            *(multiple(miniature(task), arm, sync) if sync in COMPARED else ""
               for task in ("reduction", "chain")),
         ])  # fmt: skip
     return markdown_table(HEAD, rows)
 
 
-def multiple(table: pandas.DataFrame, arm: str, sync: str, base_arm: str = BASE) -> str:
-    """The edge ÷ that of another method under interval 20, paired by seed; as in `14 [9.0, 24]`."""
-    of_base = (base_arm, "interval 20")
+def miniature(task: str) -> pandas.DataFrame:
+    """The runs of the stability map on one of its tasks."""
+    table = runs("stability")
+    return table[(table["task"] == task) & table["seed"].isin((0, 1, 2))]
+
+
+def multiple(
+    table: pandas.DataFrame, arm: str, sync: str, of_base: tuple[str, str] = (BASE, "interval 20")
+) -> str:
+    """The edge ÷ that of another method or schedule, paired by seed; as in `14 [9.0, 24]`."""
     one, base = (stability.edges(cell(table, *of)) for of in ((arm, sync), of_base))
     found = stability.multiple(one, base)
     if found is None or (arm, sync) == of_base:
@@ -173,7 +179,7 @@ def picture(table: pandas.DataFrame) -> None:
 
 
 def page() -> str:
-    table = runs(ARCHIVE)
+    table, small = runs(ARCHIVE), miniature("reduction")
     topics = yaml.safe_load((HERE / "forecasts.yaml").read_text())
     [own] = [topic["forecasts"] for topic in topics if topic["archive"] == ARCHIVE]
     said = {(of["edge"]["arm"], schedule_of(of["edge"])): of for of in own if "edge" in of}
@@ -182,9 +188,13 @@ def page() -> str:
         "edges": edges(table, said),
         "grpo_multiple": [multiple(table, GRPO, "interval 20")],
         "grpo_unpaired": [unpaired(table, GRPO)],
-        "clip_over_grpo": [multiple(table, CLIP, "interval 20", GRPO)],
-        "lower_over_grpo": [multiple(table, LOWER, "interval 20", GRPO)],
-        "fresh_multiple": [multiple(table, BASE, "interval 1")],
+        "clip_over_grpo": [multiple(table, CLIP, "interval 20", (GRPO, "interval 20"))],
+        "lower_over_grpo": [multiple(table, LOWER, "interval 20", (GRPO, "interval 20"))],
+        "grpo_over_fresh": [multiple(table, GRPO, "interval 20", FRESH)],
+        "small_grpo_over_fresh": [multiple(small, GRPO, "interval 20", FRESH)],
+        "small_fresh_multiple": [multiple(small, *FRESH)],
+        "fresh_over_5": [multiple(table, *FRESH, (BASE, "interval 5"))],
+        "fresh_multiple": [multiple(table, *FRESH)],
         "offline_multiple": [multiple(table, BASE, "offline")],
         "differences": differences(table),
     }
