@@ -16,6 +16,7 @@ from rec_experiments.config.settings import ages, settings
 
 RESULTS = Path(__file__).parent / "results"
 ACCURACY = "eval/accuracy"
+LANGUAGE_MODEL = "language_model_runs"  # an archive
 COLUMNS = [
     "run", "arm", "task", "sync", "ages", "age", "seed", RATE, "gain", "final", "halved", "every",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 import pandas
-from archived_runs import runs
+from archived_runs import LANGUAGE_MODEL, runs
 
 from rec_experiments.analysis.results.stability import RATE
 
@@ -21,7 +21,7 @@ def collapses() -> pandas.DataFrame:
     """The runs of unclipped methods on stale data that lose half of their accuracy after the first
     evaluation; of all others only a bound is known. M: the middle between two evaluations.
     """
-    names = ("stability", "language_model_runs", "constant_lags")
+    names = ("stability", LANGUAGE_MODEL, "constant_lags")
     tables = [runs(name).assign(archive=name) for name in names]
     found = pandas.concat([each for each in tables if len(each)])
     known = (found["halved"] > found["every"]) & (found["halved"] < math.inf) & (found["age"] > 0)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas
-from archived_runs import ACCURACY, RESULTS, runs
+from archived_runs import ACCURACY, LANGUAGE_MODEL, RESULTS, runs
 from scipy.optimize import minimize
 from scipy.stats import rankdata
 
@@ -22,7 +22,7 @@ from rec_experiments.analysis import alarms
 from rec_experiments.analysis.alarms import EARLY_WARNING, Coefficients, Signs
 from rec_experiments.analysis.results.formatting import markdown_table
 
-ARCHIVES = ("stability", "presets", "clip_anatomy", "claims", "language_model_runs")
+ARCHIVES = ("stability", "presets", "clip_anatomy", "claims", LANGUAGE_MODEL)
 FITTED = (
     "REINFORCE", "GRPO", "REC-OneSide-NoIS (0.2)", "REC-TwoSide-NoIS (0.2)", "OPMD", "RED-Weight",
 )  # fmt: skip

@@ -13,15 +13,16 @@ import collapse_times
 import numpy as np
 import pandas
 import yaml
-from archived_runs import runs, schedule
+from archived_runs import LANGUAGE_MODEL, runs, schedule
 from orderings import Scored, orderings
 from published import written
+from scipy.stats import ttest_ind
 
 from rec_experiments.analysis.results import stability
 from rec_experiments.analysis.results.formatting import markdown_table
+from rec_experiments.analysis.results.statistics import CONFIDENCE
 
 HERE = Path(__file__).parent
-LANGUAGE_MODEL = "language_model_runs"
 HEAD = ["forecast", "between", "p", "measured", "happened"]
 SCORE = ["topic", "forecasts", "decided", "happened", "Brier score", "of .5", "of the base rate"]
 
@@ -39,19 +40,33 @@ def schedule_of(of: dict[str, Any]) -> str:
     return schedule(**{key: of[key] for key in ("interval", "offset") if key in of})
 
 
-def measured(table: pandas.DataFrame, forecast: dict[str, Any]) -> stability.Mean | None:
-    """What a forecast speaks of: an edge, a ratio of two edges, or a difference of two gains."""
+def measured(entry: dict[str, Any], forecast: dict[str, Any]) -> stability.Mean | None:
+    """What a forecast of a topic speaks of: an edge, a ratio of two edges, or a difference of two
+    gains."""
+    table = runs(entry["archive"])
     if "gain" in forecast:
         one, other = (cell(table, forecast[key]).set_index("seed") for key in ("gain", "minus"))
         paired = (one["gain"] - other["gain"]).dropna().astype(float)
         return stability.mean(paired, paired * 0) if len(paired) else None
     if "ratio" in forecast:
         one, other = (stability.edges(cell(table, forecast[key])) for key in ("ratio", "of"))
-        found = stability.multiple(one, other)
+        ratio = unpaired if entry["archive"] == LANGUAGE_MODEL else stability.multiple
+        found = ratio(one, other)
     else:
         one = stability.edges(cell(table, forecast["edge"]))
         found = stability.mean(one["log2"], one["side"]) if len(one) else None
     return found and exponential(found)
+
+
+def unpaired(one: pandas.DataFrame, other: pandas.DataFrame) -> stability.Mean | None:
+    """As stability.multiple, with Welch's interval: the language model's runs of one seed are from
+    two kinds of devices, so they share no noise."""
+    found = stability.multiple(one, other)
+    if found is None or found.interval is None:
+        return found
+    pairs = one.merge(other, on="seed", suffixes=("", "_of_other"))
+    test = ttest_ind(pairs["log2"], pairs["log2_of_other"], equal_var=False)
+    return found._replace(interval=tuple(test.confidence_interval(CONFIDENCE)))
 
 
 def exponential(found: stability.Mean) -> stability.Mean:
@@ -87,7 +102,7 @@ def topic(entry: dict[str, Any]) -> tuple[list[str], list[Scored], list[bool]]:
     rows, scores, close = [], [], []
     for forecast in entry["forecasts"]:
         low, high = map(float, forecast["between"])
-        found = measured(runs(entry["archive"]), forecast)
+        found = measured(entry, forecast)
         scores.append(Scored(forecast["p"], happened(found, low, high)))
         said = {True: "yes", False: "**no**", None: "open"}[scores[-1].happened]
         p = f"{forecast['p']:g}"

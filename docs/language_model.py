@@ -3,20 +3,18 @@
 The runs are those of docs/results/language_model_runs.csv.xz, SmolLM2 on two kinds of devices.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import pandas
 import yaml
-from archived_runs import runs
-from forecasts import LANGUAGE_MODEL as ARCHIVE
-from forecasts import exponential, schedule_of, shown, span
+from archived_runs import LANGUAGE_MODEL, runs
+from forecasts import exponential, schedule_of, shown, span, unpaired
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from published import written
-from scipy.stats import ttest_ind
+from published import short, written
 
 from rec_experiments.analysis.figures.style import looks
 from rec_experiments.analysis.results import stability
@@ -36,7 +34,9 @@ CELLS = [
     (GRPO, "interval 1"),
 ]
 COMPARED = ("interval 20", "interval 5")  # their ages are the same in the miniature
-FRESH = (BASE, "interval 1")
+Cell = tuple[str, str]  # method and schedule
+Ratio = Callable[[pandas.DataFrame, pandas.DataFrame], stability.Mean | None]
+STALE, FRESH = (BASE, "interval 20"), (BASE, "interval 1")
 AT = ("interval 20", 2.0e-5)
 DIFFERENCES = [
     (BASE, GRPO, "interval 20", 1.0e-5),
@@ -55,11 +55,6 @@ def cell(table: pandas.DataFrame, arm: str, sync: str) -> pandas.DataFrame:
 
 def name(arm: str, sync: str) -> str:
     return f"{NAMES.get(arm, arm)}, {SCHEDULES.get(sync, sync)}"
-
-
-def short(value: float) -> str:
-    """As in .15 and −.05."""
-    return f"{value:.2f}".replace("0.", ".", 1).replace("-", "−")
 
 
 def told(values: Sequence[float]) -> str:
@@ -98,37 +93,27 @@ def edges(table: pandas.DataFrame, forecasts: dict[tuple[str, str], Any]) -> lis
             name(arm, sync), shown(exponential(stability.mean(own["log2"], own["side"]))),
             f"{len(own)}",
             f"{span(*map(float, said['between']))} ({said['p']:g})" if said else "",
-            multiple(table, arm, sync),
-            *(multiple(miniature(task), arm, sync) if sync in COMPARED else ""
+            multiple(table, (arm, sync)),
+            *(in_miniature(task, (arm, sync)) if sync in COMPARED else ""
               for task in ("reduction", "chain")),
         ])  # fmt: skip
     return markdown_table(HEAD, rows)
 
 
-def miniature(task: str) -> pandas.DataFrame:
-    """The runs of the stability map on one of its tasks."""
-    table = runs("stability")
-    return table[(table["task"] == task) & table["seed"].isin((0, 1, 2))]
-
-
-def multiple(
-    table: pandas.DataFrame, arm: str, sync: str, of_base: tuple[str, str] = (BASE, "interval 20")
-) -> str:
-    """The edge ÷ that of another method or schedule, paired by seed; as in `14 [9.0, 24]`."""
-    one, base = (stability.edges(cell(table, *of)) for of in ((arm, sync), of_base))
-    found = stability.multiple(one, base)
-    if found is None or (arm, sync) == of_base:
+def multiple(table: pandas.DataFrame, of: Cell, base: Cell = STALE, ratio: Ratio = unpaired) -> str:
+    """The edge of a cell ÷ that of another; as in `14 [9.0, 24]`. Empty for the cell itself."""
+    found = ratio(*(stability.edges(cell(table, *each)) for each in (of, base)))
+    if found is None or of == base:
         return ""
     ends = found.interval and f" [{2 ** found.interval[0]:.2g}, {2 ** found.interval[1]:.2g}]"
     return f"{found.bound} {2**found.mean:.2g}{ends or ''}".strip()
 
 
-def unpaired(table: pandas.DataFrame, arm: str) -> str:
-    """Welch's interval of a method's edge ÷ REINFORCE's under interval 20; as in `4.5 [3, 6.8]`."""
-    one, base = (stability.edges(cell(table, of, "interval 20"))["log2"] for of in (arm, BASE))
-    ends = ttest_ind(one, base, equal_var=False).confidence_interval()
-    middle, low, high = (2**log for log in (one.mean() - base.mean(), ends.low, ends.high))
-    return f"{middle:.2g} [{low:.2g}, {high:.2g}]"
+def in_miniature(task: str, of: Cell, base: Cell = STALE) -> str:
+    """The multiple in the stability map, paired by seed."""
+    table = runs("stability")
+    chosen = table[(table["task"] == task) & table["seed"].isin((0, 1, 2))]
+    return multiple(chosen, of, base, stability.multiple)
 
 
 def differences(table: pandas.DataFrame) -> list[str]:
@@ -179,23 +164,22 @@ def picture(table: pandas.DataFrame) -> None:
 
 
 def page() -> str:
-    table, small = runs(ARCHIVE), miniature("reduction")
+    table = runs(LANGUAGE_MODEL)
     topics = yaml.safe_load((HERE / "forecasts.yaml").read_text())
-    [own] = [topic["forecasts"] for topic in topics if topic["archive"] == ARCHIVE]
+    [own] = [topic["forecasts"] for topic in topics if topic["archive"] == LANGUAGE_MODEL]
     said = {(of["edge"]["arm"], schedule_of(of["edge"])): of for of in own if "edge" in of}
     blocks = {
         "accuracies": accuracies(table),
         "edges": edges(table, said),
-        "grpo_multiple": [multiple(table, GRPO, "interval 20")],
-        "grpo_unpaired": [unpaired(table, GRPO)],
-        "clip_over_grpo": [multiple(table, CLIP, "interval 20", (GRPO, "interval 20"))],
-        "lower_over_grpo": [multiple(table, LOWER, "interval 20", (GRPO, "interval 20"))],
-        "grpo_over_fresh": [multiple(table, GRPO, "interval 20", FRESH)],
-        "small_grpo_over_fresh": [multiple(small, GRPO, "interval 20", FRESH)],
-        "small_fresh_multiple": [multiple(small, *FRESH)],
-        "fresh_over_5": [multiple(table, *FRESH, (BASE, "interval 5"))],
-        "fresh_multiple": [multiple(table, *FRESH)],
-        "offline_multiple": [multiple(table, BASE, "offline")],
+        "grpo_multiple": [multiple(table, (GRPO, "interval 20"))],
+        "clip_over_grpo": [multiple(table, (CLIP, "interval 20"), (GRPO, "interval 20"))],
+        "lower_over_grpo": [multiple(table, (LOWER, "interval 20"), (GRPO, "interval 20"))],
+        "grpo_over_fresh": [multiple(table, (GRPO, "interval 20"), FRESH)],
+        "small_grpo_over_fresh": [in_miniature("reduction", (GRPO, "interval 20"), FRESH)],
+        "fresh_over_5": [multiple(table, FRESH, (BASE, "interval 5"))],
+        "fresh_multiple": [multiple(table, FRESH)],
+        "small_fresh_multiple": [in_miniature("reduction", FRESH)],
+        "offline_multiple": [multiple(table, (BASE, "offline"))],
         "differences": differences(table),
     }
     text = (HERE / "language_model.template").read_text()
@@ -203,5 +187,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    picture(runs(ARCHIVE))
+    picture(runs(LANGUAGE_MODEL))
     (HERE / "language_model.md").write_text(page())

@@ -221,5 +221,11 @@ def written(rate: float) -> str:
     return f"{rate:.1e}".replace("e-0", "e-").replace(".0e", "e")
 
 
+def short(value: float) -> str:
+    """As in .15 and −.05."""
+    rounded = round(value, 2) + 0.0  # without a negative zero
+    return f"{rounded:.2f}".replace("0.", ".", 1 if abs(rounded) < 1 else 0).replace("-", "−")
+
+
 if __name__ == "__main__":
     (HERE / "published.md").write_text(page())

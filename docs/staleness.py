@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import early_warning
+import language_model
 import matplotlib as mpl
 import numpy as np
 import pandas
-from archived_runs import runs
-from forecasts import LANGUAGE_MODEL
+from archived_runs import LANGUAGE_MODEL, runs
 from matplotlib import pyplot as plt
-from published import written
+from published import short, written
 
 from rec_experiments.analysis.figures.style import looks
 from rec_experiments.analysis.results import stability
@@ -150,7 +150,7 @@ def lag_ratios() -> list[str]:
         )
         of = stability.multiple(lag, saw)
         low, high = np.exp2(of.interval)
-        ratios.append(f"{2**of.mean:.2f} [{low:.2f}, {high:.2f}]".replace("0.", "."))
+        ratios.append(f"{short(2**of.mean)} [{short(low)}, {short(high)}]")
     return [" and ".join(ratios)]
 
 
@@ -209,11 +209,13 @@ def methods() -> list[str]:
 
 
 def on_language_model(sync: str, arms: Sequence[str]) -> list[str]:
-    """The gains of a language model at the best rates, as in `REINFORCE .18 (at 1e-5)`."""
+    """The gains of a language model at the best rates, as in `REINFORCE .18 (at 1e-5−)`."""
     table = runs(LANGUAGE_MODEL)
     found = {DRAWN[arm]: best(table, arm, sync, "language model") for arm in arms}
-    texts = [f"{name} {of.gain:.2f} (at {written(of.rate)})" for name, of in found.items()]
-    return [", ".join(texts).replace(" 0.", " .")]
+    texts = [
+        f"{name} {short(of.gain)} (at {written(of.rate)}{of.end})" for name, of in found.items()
+    ]
+    return [", ".join(texts)]
 
 
 class Best(NamedTuple):
@@ -254,6 +256,8 @@ def page() -> str:
         "multiples": multiples(),
         "model_stale": on_language_model("interval 20", [*DRAWN]),
         "model_fresh": on_language_model("interval 1", [BASE]),
+        "model_grpo": [language_model.multiple(runs(LANGUAGE_MODEL), ("GRPO", "interval 20"))],
+        "model_fall": [language_model.multiple(runs(LANGUAGE_MODEL), language_model.FRESH)],
         "warning": early_warning.table(),
     }
     text = (HERE / "staleness.template").read_text()

@@ -1,9 +1,10 @@
-"""The generated pages, and the intervals of the README, are those of the archives."""
+"""Generated pages, intervals of the README and the early warning are those of the archives."""
 
 import re
 from pathlib import Path
 
 import algorithms
+import early_warning
 import forecasts
 import language_model
 import metrics
@@ -11,10 +12,11 @@ import published
 import pytest
 import staleness
 
+from rec_experiments.analysis.alarms import EARLY_WARNING
 from rec_experiments.cli.main import run_command
 
 DOCS = Path(__file__).parents[1] / "docs"
-INTERVAL = re.compile(r"[\d.]+ \[[^\]]+\]")
+INTERVAL = re.compile(r"[\d.]+ \[[\d.]+, [\d.]+\]")
 
 
 @pytest.mark.parametrize(
@@ -36,4 +38,10 @@ def test_an_interval_of_the_readme_stands_on_a_generated_page():
     readme = " ".join((DOCS.parent / "README.md").read_text().split())
     pages = " ".join((DOCS / f"{name}.md").read_text() for name in ("staleness", "language_model"))
     assert len(found := INTERVAL.findall(readme)) >= 3
-    assert [each for each in found if each not in pages] == []
+    assert set(found) <= set(INTERVAL.findall(pages))
+
+
+def test_the_early_warning_is_fitted_to_the_archives():
+    found = early_warning.stale_runs()
+    fitted = early_warning.fit(found[found["fitted"]])
+    assert tuple(fitted) == pytest.approx(tuple(EARLY_WARNING), abs=0.01)
